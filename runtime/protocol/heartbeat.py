@@ -1,0 +1,352 @@
+"""The heartbeat: what a node says of itself every few seconds, and what the server answers.
+
+A value that was not measured is absent (None here). Sections that the server holds already may be left out:
+``digests`` names every section that is still true; a section in ``digests`` and not in the body is unchanged,
+a section in neither is unknown. Which sections may be left out: :data:`UNCHANGING`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Optional
+
+from runtime.protocol.constraints import NodeId, Text, Token, Within
+
+UNCHANGING = ("gpus", "gpu_topology", "hcas", "fabrics", "engines", "discovered_models", "images", "host")
+"""Sections that may be left out as unchanged (``host`` then without its load values)."""
+
+MODELS_CAP = 2000
+IMAGES_CAP = 500
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """One periodic part of the agent. ``overdue`` when it has made no progress in three of its intervals."""
+
+    name: str
+    last_ok_at: Optional[str] = None
+    overdue: bool = False
+
+
+@dataclass(frozen=True)
+class AgentBuild:
+    version: str
+    commit: str
+    built_at: Optional[str] = None
+    dirty: Optional[bool] = None
+    arch: Optional[str] = None
+    python: Optional[str] = None
+    loops: list[LoopState] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Free space in MiB; ``free_inodes`` where the file system counts them."""
+
+    path: str
+    total_mib: Optional[int] = None
+    free_mib: Optional[int] = None
+    free_inodes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """``cpu_percent``, ``memory_used_mib``, free disk and ``uptime_s`` are load, sent with every beat."""
+
+    hostname: Optional[str] = None
+    os: Optional[str] = None
+    kernel: Optional[str] = None
+    cpu_cores: Optional[int] = None
+    cpu_percent: Optional[float] = None
+    memory_total_mib: Optional[int] = None
+    memory_used_mib: Optional[int] = None
+    macs: Optional[list[str]] = None
+    ips: Optional[list[str]] = None
+    mgmt_addr: Optional[str] = None
+    disks: Optional[list[Disk]] = None
+    uptime_s: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class DockerState:
+    available: bool
+    version: Optional[str] = None
+    runtimes: list[str] = field(default_factory=list)
+    engine_id: Optional[str] = None
+    error: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How many claims a node holds at most, and holds now."""
+
+    total: Annotated[int, Within(0)]
+    used: Annotated[int, Within(0)] = 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One card or slice, as inventory: what does not change from beat to beat. Memory in MiB."""
+
+    uuid: Annotated[str, Text(1, 200)]
+    vendor: Annotated[str, Text(1, 40)]
+    index: Optional[int] = None
+    model: Optional[str] = None
+    gpu_class: Optional[str] = field(default=None, metadata={"alias": "class"})
+    memory_total_mib: Optional[int] = None
+    pci_bus_id: Optional[str] = None
+    numa_node: Optional[int] = None
+    compute_capability: Optional[str] = None
+    driver_version: Optional[str] = None
+    parent_uuid: Optional[str] = None
+    profile: Optional[str] = None
+    gi_id: Optional[int] = None
+    ci_id: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class GpuStats:
+    """What a card measures now: degrees Celsius, percent, MiB, watts."""
+
+    uuid: str
+    index: Optional[int] = None
+    temperature_c: Optional[float] = None
+    utilization_pct: Optional[float] = None
+    memory_used_mib: Optional[int] = None
+    power_w: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class GpuCollectFailure:
+    """A failure that is pinned on one card."""
+
+    uuid: Optional[str] = None
+    index: Optional[int] = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class GpuDetection:
+    """What one vendor's detector found. ``evidence``: fixture or hardware; ``loss_detection``: full,
+    by_absence or none."""
+
+    vendor: str
+    found: bool
+    why: str = ""
+    evidence: str = "fixture"
+    loss_detection: str = "none"
+
+
+@dataclass(frozen=True)
+class GpuCapability:
+    uuid: str
+    mig_capable: Optional[bool] = None
+    mps_capable: Optional[bool] = None
+
+
+@dataclass(frozen=True)
+class GpuHolder:
+    """A process or container that holds a card."""
+
+    uuid: str
+    pid: Optional[int] = None
+    name: Optional[str] = None
+    memory_mib: Optional[int] = None
+    container_id: Optional[str] = None
+    task_id: Optional[str] = None
+    control_plane_id: Optional[str] = None
+    ours: Optional[bool] = None
+
+
+@dataclass(frozen=True)
+class GpuTopology:
+    """``nvlink_domains``: groups of uuids; ``numa``: uuid -> NUMA node."""
+
+    nvlink_domains: list[list[str]] = field(default_factory=list)
+    numa: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hca:
+    name: str
+    port: Optional[int] = None
+    state: Optional[str] = None
+    rate_gbps: Optional[float] = None
+    link_layer: Optional[str] = None
+    gid_prefix: Optional[str] = None
+    numa_node: Optional[int] = None
+    fabric: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """A label from agent.yaml, never derived."""
+
+    name: str
+    hcas: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str
+    version: Optional[str] = None
+    image: Optional[str] = None
+    source: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class DiscoveredModel:
+    """``source``: cache, scan or engine; ``state``: complete, incomplete or unknown."""
+
+    name: str
+    path: Optional[str] = None
+    format: Optional[str] = None
+    size_mib: Optional[int] = None
+    source: str = "scan"
+    state: str = "unknown"
+    reason: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ModelsScan:
+    at: Optional[str] = None
+    partial: bool = False
+    error: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class PullProgress:
+    layers_done: Optional[int] = None
+    layers: Optional[int] = None
+    bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class TaskHealth:
+    """One entry per claim held by the node. ``since`` is when the phase began."""
+
+    task_id: str
+    uid: str
+    attempt: int
+    phase: str
+    since: Optional[str] = None
+    ready: Optional[bool] = None
+    healthy: Optional[bool] = None
+    detail: Optional[str] = None
+    container_id: Optional[str] = None
+    pull: Optional[PullProgress] = None
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A container of another control plane (``foreign``), or one the server does not know (``orphans``)."""
+
+    container_id: str
+    task_id: Optional[str] = None
+    control_plane_id: Optional[str] = None
+    gpus: list[str] = field(default_factory=list)
+    since: Optional[str] = None
+    uid: Optional[str] = None
+    attempt: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """``POST /api/v1/agent/heartbeat``. Beats are ordered by (``run``, ``seq``)."""
+
+    protocol: int
+    node_id: Annotated[str, NodeId]
+    instance_id: Annotated[str, Token]
+    run: Annotated[int, Within(0, 2**53)]
+    seq: Annotated[int, Within(0, 2**53)]
+    fingerprint: Annotated[Optional[str], "machine-id and DMI product UUID together, hashed"] = None
+    boot_id: Optional[str] = None
+    sent_at: Optional[str] = None
+    leaving: bool = False
+    seen_revision: Optional[int] = None
+    agent: Optional[AgentBuild] = None
+    host: Optional[Host] = None
+    docker: Optional[DockerState] = None
+    exec_mode: Optional[str] = None
+    slots: Optional[Slots] = None
+    labels: Optional[dict[str, str]] = None
+    gpus: Optional[list[Gpu]] = None
+    gpu_stats: Optional[list[GpuStats]] = None
+    gpu_collect_failures: Optional[list[GpuCollectFailure]] = None
+    gpu_collector_error: Optional[str] = None
+    gpu_detection: Optional[list[GpuDetection]] = None
+    gpu_capabilities: Optional[list[GpuCapability]] = None
+    gpu_holders: Optional[list[GpuHolder]] = None
+    gpu_topology: Optional[GpuTopology] = None
+    hcas: Optional[list[Hca]] = None
+    fabrics: Optional[list[Fabric]] = None
+    engines: Optional[list[Engine]] = None
+    discovered_models: Optional[list[DiscoveredModel]] = None
+    models_scan: Optional[ModelsScan] = None
+    images: Optional[list[str]] = None
+    live_task_ids: Optional[list[str]] = None
+    task_health: Optional[list[TaskHealth]] = None
+    foreign: Optional[list[Foreign]] = None
+    orphans: Optional[list[Foreign]] = None
+    truncated: Optional[list[str]] = None
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PendingCounts:
+    """``GET /api/v1/agent/pending`` and a member of every heartbeat's answer."""
+
+    tasks: int = 0
+    slices: int = 0
+    images: int = 0
+    files: int = 0
+
+
+@dataclass(frozen=True)
+class Intent:
+    """One non-terminal task that the server holds for this node."""
+
+    task_id: str
+    uid: str
+    attempt: int
+    status: str
+    desired: str
+    gpus: Optional[list[str]] = None
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Somebody reads this task's log: send it live until ``until``."""
+
+    task_id: str
+    attempt: int
+    from_tail_bytes: Optional[int] = None
+    until: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class HeartbeatAnswer:
+    registered: bool
+    control_plane_id: str
+    revision: int
+    time: str
+    interval_s: float = 5
+    pending: Optional[PendingCounts] = None
+    intents: list[Intent] = field(default_factory=list)
+    follow: list[Follow] = field(default_factory=list)
+    send_full: list[str] = field(default_factory=list)
+    doorbell: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """``GET /api/v1/agent/preflight``: the key is right, and this is who answers."""
+
+    control_plane_id: str
+    server_version: str
+    protocol: int
+    protocol_min: int
+    time: str
+
+
+JsonObject = dict[str, Any]

@@ -1,0 +1,159 @@
+"""Nodes, cards and events as the API shows them. Null where nothing was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any, Optional
+
+from runtime.protocol.constraints import Text, Within
+from runtime.protocol.heartbeat import AgentBuild, DockerState, Engine, Fabric, Host, Slots
+from runtime.protocol.tasks import TaskWarning
+
+
+class NodeState(str, Enum):
+    ONLINE = "online"
+    UNREACHABLE = "unreachable"
+    LOST = "lost"
+    OFFLINE = "offline"
+
+
+class CardHealth(str, Enum):
+    OK = "ok"
+    SUSPECT = "suspect"
+    LOST = "lost"
+    DIRTY = "dirty"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Cordon:
+    reason: str
+    owner: str
+    since: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card or slice with what the server concludes about it."""
+
+    uuid: str
+    vendor: str
+    index: Optional[int] = None
+    model: Optional[str] = None
+    gpu_class: Optional[str] = field(default=None, metadata={"alias": "class"})
+    memory_total_mib: Optional[int] = None
+    memory_used_mib: Optional[int] = None
+    utilization_pct: Optional[float] = None
+    temperature_c: Optional[float] = None
+    power_w: Optional[float] = None
+    pci_bus_id: Optional[str] = None
+    numa_node: Optional[int] = None
+    compute_capability: Optional[str] = None
+    driver_version: Optional[str] = None
+    parent_uuid: Optional[str] = None
+    profile: Optional[str] = None
+    gi_id: Optional[int] = None
+    ci_id: Optional[int] = None
+    node_id: Optional[str] = None
+    health: CardHealth = CardHealth.UNKNOWN
+    tier: Optional[str] = None
+    mode: Optional[str] = None
+    allocated_to: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Node:
+    id: str
+    state: NodeState
+    schedulable: bool = True
+    cordon: Optional[Cordon] = None
+    draining: bool = False
+    instance_id: Optional[str] = None
+    run: Optional[int] = None
+    hostname: Optional[str] = None
+    last_seen_at: Optional[str] = None
+    agent: Optional[AgentBuild] = None
+    host: Optional[Host] = None
+    docker: Optional[DockerState] = None
+    exec_mode: Optional[str] = None
+    slots: Optional[Slots] = None
+    gpus: Optional[list[Card]] = None
+    labels: dict[str, str] = field(default_factory=dict)
+    fabrics: Optional[list[Fabric]] = None
+    engines: Optional[list[Engine]] = None
+    clock_skew_s: Optional[float] = None
+    warnings: list[TaskWarning] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NodeList:
+    nodes: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CardList:
+    gpus: list[Card] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CordonRequest:
+    """``POST /api/v1/nodes/{id}/cordon``."""
+
+    reason: Annotated[str, Text(1, 500)]
+
+
+class EventKind(str, Enum):
+    NODE_REGISTERED = "node_registered"
+    NODE_REPLACED = "node_replaced"
+    NODE_STATE = "node_state"
+    NODE_CORDONED = "node_cordoned"
+    BRAKE = "brake"
+    GPU_SUSPECT = "gpu_suspect"
+    GPU_LOST = "gpu_lost"
+    GPU_RETURNED = "gpu_returned"
+    CARDS_MISSING = "cards_missing"
+    TASK_STATE = "task_state"
+    TASK_PHASE = "task_phase"
+    CLAIM_OVERDUE = "claim_overdue"
+    CLAIM_RECOVERED = "claim_recovered"
+    TASK_STALLED = "task_stalled"
+    LATE_RESULT = "late_result"
+    CHECKPOINT_RESUME = "checkpoint_resume"
+    BUILD_CHANGED = "build_changed"
+    INSTRUCTION_STATE = "instruction_state"
+    DATABASE_ROLLED_BACK = "database_rolled_back"
+    OPERATOR_ACTION = "operator_action"
+
+
+@dataclass(frozen=True)
+class Event:
+    """``code`` is stable within the kind; ``detail`` a sentence."""
+
+    id: int
+    time: str
+    kind: EventKind
+    code: Optional[str] = None
+    node_id: Optional[str] = None
+    gpu_uuid: Optional[str] = None
+    task_id: Optional[str] = None
+    attempt: Optional[int] = None
+    actor: Optional[str] = None
+    detail: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class EventList:
+    events: list[Event] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class DrainRequest:
+    """``POST /api/v1/nodes/{id}/drain``: what happens to running work at the deadline."""
+
+    reason: Annotated[str, Text(1, 500)] = "drain"
+    deadline_s: Annotated[float, Within(0, 30 * 86400)] = 3600
+    then: Annotated[str, Text(pattern="leave|stop|reschedule")] = "leave"
+
+
+JsonObject = dict[str, Any]
