@@ -78,9 +78,10 @@ def decode(cls: type[T], data: Any, path: str = "") -> T:
     """An instance of the dataclass ``cls`` from the JSON value ``data``; WireError names the path at fault."""
     if not isinstance(data, dict):
         raise WireError(path, type(data).__name__, "an object")
-    hints = _hints(cls)
+    shape: Any = cls
+    hints = _hints(shape)
     arguments = {}
-    for name, key, required in _members(cls):
+    for name, key, required in _members(shape):
         where = f"{path}.{key}" if path else key
         if key in data:
             arguments[name] = _decode_value(hints[name], data[key], where)

@@ -1,0 +1,269 @@
+"""The database: engine, durable write transactions with a group commit, the revision.
+
+``Database.write(change)`` runs ``change(tx)`` in a write transaction and returns its result only when the
+commit is on disk. On SQLite one writer thread takes all waiting changes into one ``BEGIN IMMEDIATE``
+transaction, each in a savepoint of its own, so many changes share one fsync and one bad change hurts nobody
+else. PostgreSQL groups commits itself; there each change is a transaction of the calling thread.
+
+``Database.read()`` gives a connection for reading. No remote call ever happens inside either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from runtime.protocol.problems import Problem
+from runtime.server.store import tables
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 10_000
+BATCH = 200
+"""At most this many changes share one commit."""
+RETRIES = 5
+"""How often PostgreSQL's serialization failures and deadlocks are tried again."""
+
+
+@dataclass
+class Tx:
+    """One change under way: its connection, and what it touched.
+
+    ``touch_task(uid)`` and ``touch_instruction(id)`` say which rows changed; they get the new revision as the
+    last statement of the transaction. ``after(call)`` is run once the commit is on disk, in the thread that
+    asked for the change.
+    """
+
+    connection: sa.Connection
+    revision: int | None = None
+    _tasks: set[str] = field(default_factory=set)
+    _instructions: set[str] = field(default_factory=set)
+    _after: list[Callable[[], None]] = field(default_factory=list)
+
+    def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
+        return self.connection.execute(statement, parameters)
+
+    def touch_task(self, uid: str) -> None:
+        self._tasks.add(uid)
+
+    def touch_instruction(self, instruction_id: str) -> None:
+        self._instructions.add(instruction_id)
+
+    def after(self, call: Callable[[], None]) -> None:
+        self._after.append(call)
+
+    def _seal(self) -> None:
+        if not self._tasks and not self._instructions:
+            return
+        plane = tables.control_plane
+        self.revision = self.connection.execute(
+            sa.update(plane).values(revision=plane.c.revision + 1).returning(plane.c.revision)
+        ).scalar_one()
+        for table, column, keys in (
+            (tables.tasks, tables.tasks.c.uid, self._tasks),
+            (tables.instructions, tables.instructions.c.id, self._instructions),
+        ):
+            if keys:
+                self.connection.execute(sa.update(table).where(column.in_(sorted(keys))).values(revision=self.revision))
+
+
+@dataclass
+class _Job(Generic[T]):
+    change: Callable[[Tx], T]
+    done: Future[tuple[T, Tx]] = field(default_factory=Future)
+
+
+class Database:
+    """``url`` is SQLAlchemy's. Call :meth:`start` after the migrations and :meth:`close` at the end."""
+
+    def __init__(self, url: str) -> None:
+        self.url = sa.make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            self.engine = sa.create_engine(self.url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+            sa.event.listen(self.engine, "connect", _prepare_sqlite)
+            sa.event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            self.engine = sa.create_engine(self.url, pool_size=20, max_overflow=20, pool_pre_ping=True)
+        self.control_plane_id = ""
+        self._revision = 0
+        self._revision_lock = threading.Lock()
+        self._listeners: list[Callable[[int], None]] = []
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read who this database is, and start the writer where one is needed."""
+        with self.read() as connection:
+            row = connection.execute(sa.select(tables.control_plane)).one()
+        self.control_plane_id = row.id
+        self.note_revision(row.revision)
+        if self.is_sqlite:
+            self._writer = threading.Thread(target=self._write_loop, name="database-writer", daemon=True)
+            self._writer.start()
+
+    def close(self) -> None:
+        """Finish what was asked for, then let go of all connections."""
+        if self._writer is not None:
+            self._jobs.put(None)
+            self._writer.join(BUSY_TIMEOUT_MS / 1000)
+            self._writer = None
+        self.engine.dispose()
+
+    # -- revision --------------------------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> int:
+        """The newest revision known to this process."""
+        return self._revision
+
+    def note_revision(self, revision: int) -> None:
+        """A commit, here or in another process, has reached ``revision``."""
+        with self._revision_lock:
+            if revision <= self._revision:
+                return
+            self._revision = revision
+        for listener in self._listeners:
+            listener(revision)
+
+    def on_revision(self, listener: Callable[[int], None]) -> None:
+        """``listener(revision)`` is called after every commit that changed tasks or instructions.
+
+        It runs in the committing thread and must only wake somebody else.
+        """
+        self._listeners.append(listener)
+
+    # -- reading and writing ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A connection for reading (a consistent snapshot on SQLite)."""
+        with _database_problems(), self.engine.connect() as connection:
+            yield connection
+
+    def write(self, change: Callable[[Tx], T]) -> T:
+        """Run ``change`` in a write transaction; returns when it is on disk.
+
+        What ``change`` raises is raised here and nothing of it is kept. It may be run again after a conflict
+        on PostgreSQL, so it must do nothing but talk to ``tx``. Raises Problem database_busy when the
+        database does not take it in time.
+        """
+        with _database_problems():
+            if self.is_sqlite:
+                job = _Job(change)
+                self._jobs.put(job)
+                result, tx = job.done.result()
+            else:
+                result, tx = self._write_directly(change)
+        if tx.revision is not None:
+            self.note_revision(tx.revision)
+        for call in tx._after:
+            call()
+        return result
+
+    def _write_directly(self, change: Callable[[Tx], T]) -> tuple[T, Tx]:
+        for attempt in range(RETRIES):
+            try:
+                with self.engine.begin() as connection:
+                    tx = Tx(connection)
+                    result = change(tx)
+                    tx._seal()
+                return result, tx
+            except DBAPIError as error:
+                if attempt == RETRIES - 1 or getattr(error.orig, "sqlstate", None) not in ("40001", "40P01"):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _write_loop(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            batch = [job]
+            last = False
+            while len(batch) < BATCH:
+                try:
+                    more = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+                if more is None:
+                    last = True
+                    break
+                batch.append(more)
+            self._write_batch(batch)
+            if last:
+                return
+
+    def _write_batch(self, batch: list[_Job[Any]]) -> None:
+        outcomes: list[tuple[_Job[Any], Any, Tx]] = []
+        refused: list[tuple[_Job[Any], BaseException]] = []
+        try:
+            with self.engine.connect() as connection:
+                connection = connection.execution_options(heterofleet_write=True)
+                with connection.begin():
+                    for job in batch:
+                        tx = Tx(connection)
+                        try:
+                            with connection.begin_nested():
+                                result = job.change(tx)
+                                tx._seal()
+                        except OperationalError:
+                            raise
+                        except Exception as error:
+                            refused.append((job, error))
+                        else:
+                            outcomes.append((job, result, tx))
+        except Exception as error:
+            # Nothing of the batch is on disk: everyone in it is told so.
+            for job in batch:
+                job.done.set_exception(error)
+            return
+        for job, refusal in refused:
+            job.done.set_exception(refusal)
+        for job, result, tx in outcomes:
+            job.done.set_result((result, tx))
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # SQLAlchemy, not the driver, begins transactions: see _begin_sqlite.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        f"busy_timeout={BUSY_TIMEOUT_MS}",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A read that turns into a write fails at once however long the busy timeout: writers say so at the start.
+    writes = connection.get_execution_options().get("heterofleet_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextlib.contextmanager
+def _database_problems() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        log.error("the database did not take the statement: %s", error.orig)
+        raise Problem(
+            "database_busy",
+            f"The database did not answer in time or cannot be written ({error.orig}); try again.",
+            retry_after=2,
+        ) from error

@@ -1,0 +1,209 @@
+"""The tables. Times are RFC 3339 text in UTC (sortable, the same on SQLite and PostgreSQL).
+
+Everything an agent compares is (control plane, uid, attempt, claim): those are columns; what only people
+read is JSON.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# One row: who this database is, and the revision of its last committed change of tasks and instructions.
+control_plane = Table(
+    "control_plane",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    Column("created_at", String(32), nullable=False),
+    Column("rolled_back_since", String(32)),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("hash", String(128), nullable=False, unique=True),
+    Column("role", String(20), nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Column("expires_at", String(32)),
+)
+
+# ``facts`` holds the last full heartbeat sections; it is written in batches, long after the beat was answered.
+# The identity columns are written before the first 200 of an instance.
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", String(63), primary_key=True),
+    Column("instance_id", String(128)),
+    Column("fingerprint", String(128)),
+    Column("boot_id", String(128)),
+    Column("run", BigInteger, nullable=False, server_default="0"),
+    Column("seq", BigInteger, nullable=False, server_default="0"),
+    Column("state", String(20), nullable=False),
+    Column("leaving", Boolean, nullable=False, server_default="0"),
+    Column("registered_at", String(32), nullable=False),
+    Column("last_seen_at", String(32)),
+    Column("cordon_reason", Text),
+    Column("cordon_owner", String(200)),
+    Column("cordon_since", String(32)),
+    Column("draining", Boolean, nullable=False, server_default="0"),
+    Column("drain_deadline", String(32)),
+    Column("drain_then", String(20)),
+    Column("bad_ends", Integer, nullable=False, server_default="0"),  # hand-backs and infrastructure ends in a row
+    Column("facts", JSON),
+    Column("digests", JSON),
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("id", String(63), primary_key=True),
+    Column("uid", String(36), nullable=False, unique=True),
+    Column("name", String(200), nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("driver", String(20), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("desired", String(20), nullable=False),
+    Column("node_id", String(63)),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("starts", Integer, nullable=False, server_default="0"),
+    Column("max_attempts", Integer, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("claim_token", String(128)),
+    Column("claim_instance", String(128)),
+    Column("created_at", String(32), nullable=False),
+    Column("scheduled_at", String(32)),
+    Column("started_at", String(32)),
+    Column("finished_at", String(32)),
+    Column("node_finished_at", String(32)),
+    Column("exit_code", Integer),
+    Column("reason", String(64)),
+    Column("error", Text),
+    Column("log_tail", Text),
+    Column("stalled", Boolean, nullable=False, server_default="0"),
+    Column("node_lost_since", String(32)),
+    Column("container_id", String(128)),
+    Column("labels", JSON, nullable=False),
+    Column("warnings", JSON, nullable=False),
+    Column("spec", JSON, nullable=False),  # as accepted, without secret values
+    Column("secrets", LargeBinary),  # encrypted: env values and registry_auth; wiped at the end
+    Column("body_digest", String(64), nullable=False),  # keyed hash of the body as sent: is a repeated POST equal?
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    Index(None, "status", "priority", "created_at"),
+    Index(None, "node_id", "status"),
+    Index(None, "revision"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("uid", String(36), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("node_id", String(63), nullable=False),
+    Column("instance_id", String(128)),
+    Column("claim_token", String(128)),
+    Column("scheduled_at", String(32), nullable=False),
+    Column("claimed_at", String(32)),
+    Column("started_at", String(32)),
+    Column("ended_at", String(32)),
+    Column("node_finished_at", String(32)),
+    Column("exit_code", Integer),
+    Column("reason", String(64)),
+    Column("error", Text),
+    Column("container_id", String(128)),
+    Column("gpus", JSON, nullable=False),
+)
+
+# A card is held by (uid, attempt). whole = slot 0; a slice = its placement; MPS = 1 to n. The unique key makes a
+# double booking impossible in the database itself.
+gpu_allocations = Table(
+    "gpu_allocations",
+    metadata,
+    Column("node_id", String(63), nullable=False),
+    Column("parent_uuid", String(200), nullable=False),
+    Column("slot", Integer, nullable=False),
+    Column("gpu_uuid", String(200), nullable=False),
+    Column("mode", String(10), nullable=False),
+    Column("uid", String(36), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("releasing", Boolean, nullable=False, server_default="0"),
+    UniqueConstraint("node_id", "parent_uuid", "slot"),
+    Index(None, "uid", "attempt"),
+)
+
+# A node that handed a task back is left out for that task until then.
+exclusions = Table(
+    "exclusions",
+    metadata,
+    Column("uid", String(36), primary_key=True),
+    Column("node_id", String(63), primary_key=True),
+    Column("until", String(32), nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("time", String(32), nullable=False, index=True),
+    Column("kind", String(40), nullable=False),
+    Column("code", String(80)),
+    Column("node_id", String(63), index=True),
+    Column("gpu_uuid", String(200)),
+    Column("task_id", String(63), index=True),
+    Column("attempt", Integer),
+    Column("actor", String(200)),
+    Column("detail", Text),
+)
+
+# The last LOG_KEEP_BYTES of an attempt's output. ``data`` is the text of raw bytes [start, end) in chunks.
+task_logs = Table(
+    "task_logs",
+    metadata,
+    Column("uid", String(36), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("start", BigInteger, primary_key=True),
+    Column("end", BigInteger, nullable=False),
+    Column("dropped", BigInteger, nullable=False, server_default="0"),
+    Column("data", Text, nullable=False),
+)
+
+instructions = Table(
+    "instructions",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("channel", String(10), nullable=False),
+    Column("node_id", String(63), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("claim_token", String(128)),
+    Column("created_at", String(32), nullable=False),
+    Column("expires_at", String(32), nullable=False),
+    Column("claimed_at", String(32)),
+    Column("finished_at", String(32)),
+    Column("result", JSON),
+    Column("error", Text),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    Index(None, "node_id", "channel", "status"),
+    Index(None, "revision"),
+)
