@@ -37,8 +37,9 @@ def parse(cls: type[T], raw: bytes, *, code: str, forbid_unknown: bool = False) 
 
     Raises Problem malformed_json when it is not JSON, and Problem ``code`` with one Fault an error otherwise.
     """
+    shape: Any = cls
     try:
-        result: T = adapter(cls).validate_json(raw, strict=True)
+        result: T = adapter(shape).validate_json(raw, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         if first["type"] == "json_invalid":
@@ -62,13 +63,14 @@ def refusal(code: str, faults: list[Fault]) -> Problem:
 
 
 def _fault(error: Any) -> Fault:
-    parts = [str(part) for part in error["loc"]]
+    # pydantic names the branch of a union ("dict[str,str]") in the path; no member of ours has a bracket.
+    parts = [str(part) for part in error["loc"] if "[" not in str(part)]
     path = ".".join(parts) or "body"
     if error["type"] == "missing":
         return Fault(path, "nothing", "a value (it is required)")
     hidden = not SECRET_MEMBERS.isdisjoint(parts)
     found = "a value that is not shown" if hidden else _short(error.get("input"))
-    wanted = error["msg"].removeprefix("Input should ").removeprefix("have ")
+    wanted = error["msg"].removeprefix("Input should ").removeprefix("have ").removeprefix("be ")
     return Fault(path, found, wanted)
 
 
