@@ -1,0 +1,76 @@
+"""Events: what happened, append-only. A row of the same transaction as the change it tells of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runtime.protocol.nodes import Event, EventKind
+from runtime.protocol.times import now, to_wire
+from runtime.server.store.database import Tx
+from runtime.server.store.tables import events
+
+LIMIT = 1000
+"""At most this many events in one answer."""
+
+
+def emit(
+    tx: Tx,
+    kind: EventKind,
+    *,
+    code: str | None = None,
+    node_id: str | None = None,
+    gpu_uuid: str | None = None,
+    task_id: str | None = None,
+    attempt: int | None = None,
+    actor: str | None = None,
+    detail: str | None = None,
+) -> None:
+    """Write one event in the transaction ``tx``.
+
+    ``code`` is stable within the kind; ``actor`` an operator's name, ``node:<id>`` or ``server``; ``detail`` a
+    sentence without secrets.
+    """
+    tx.execute(
+        sa.insert(events).values(
+            time=to_wire(now()),
+            kind=kind.value,
+            code=code,
+            node_id=node_id,
+            gpu_uuid=gpu_uuid,
+            task_id=task_id,
+            attempt=attempt,
+            actor=actor,
+            detail=detail,
+        )
+    )
+
+
+def list_events(
+    connection: sa.Connection,
+    after: int = 0,
+    node: str | None = None,
+    task: str | None = None,
+    kind: EventKind | None = None,
+    limit: int = 100,
+) -> list[Event]:
+    """Events with an id above ``after``, oldest first."""
+    query = sa.select(events).where(events.c.id > after).order_by(events.c.id).limit(min(limit, LIMIT))
+    if node is not None:
+        query = query.where(events.c.node_id == node)
+    if task is not None:
+        query = query.where(events.c.task_id == task)
+    if kind is not None:
+        query = query.where(events.c.kind == kind.value)
+    return [_event(row) for row in connection.execute(query).mappings()]
+
+
+def prune(tx: Tx, before: str) -> int:
+    """Remove events from before that time (RFC 3339); how many went."""
+    gone: sa.CursorResult[Any] = tx.execute(sa.delete(events).where(events.c.time < before))
+    return gone.rowcount
+
+
+def _event(row: sa.RowMapping) -> Event:
+    return Event(**{**row, "kind": EventKind(row["kind"])})
