@@ -1,0 +1,184 @@
+"""Bringing the whole lab up, looking at it, and taking it down."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Optional, Union
+
+from tests.lab import engine, host, network, node_image, places, setup, ssh, task_image
+from tests.lab.engine import docker
+from tests.lab.node import Node
+from tests.lab.process import LabError, Progress, run
+from tests.lab.registry import Registry
+
+DEFAULT_CARDS = 2
+# One count for all, one per node in order, or by node name (others get the default).
+CardsChoice = Union[int, Sequence[int], Mapping[str, int], None]
+
+
+class Lab:
+    """The lab that is up on this machine. There is one at most; every handle of it is the same."""
+
+    host_address = places.HOST_ADDRESS
+    task_image = task_image.NAME
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+
+    @classmethod
+    def up(cls, nodes: int = 3, cards: CardsChoice = None, quiet: bool = False) -> Lab:
+        """Bring up what is missing of ``nodes`` nodes, registry and task image; what runs is left alone.
+
+        A node that exists is made anew only when ``cards`` names another number than it has. More nodes
+        than asked for stay.
+        """
+        progress = Progress(quiet)
+        with places.exclusive():
+            host.ensure(progress)
+            engine.ensure(progress)
+            image = node_image.ensure(progress)
+            ssh.ensure()
+            network.ensure()
+            lab = cls()
+            with progress.step(f"{nodes} node(s), registry and task image"):
+                jobs: list[Callable[[], None]] = [
+                    lambda node=Node(index): _ensure_node(node, image, cards, progress)  # type: ignore[misc]
+                    for index in range(1, nodes + 1)
+                ]
+                _side_by_side([lab._ensure_registry, *jobs])
+        return lab
+
+    @classmethod
+    def attach(cls) -> Lab:
+        """The lab that is up already; an error says so when there is none."""
+        if engine.version() is None or not setup.existing():
+            raise LabError("no lab is up on this machine: `python -m tests.lab up --nodes 3` brings it up")
+        return cls()
+
+    @property
+    def nodes(self) -> list[Node]:
+        return setup.existing()
+
+    def node(self, name: Union[str, int]) -> Node:
+        """By name (``hf-node-2``) or number (2)."""
+        for node in self.nodes:
+            if name in (node.name, node.index, str(node.index)):
+                return node
+        raise LabError(f"no node {name}; there are: {', '.join(n.name for n in self.nodes) or 'none'}")
+
+    def load_image(self, nodes: Optional[Sequence[Node]] = None) -> None:
+        """Put the task image into the nodes' engines again."""
+        archive = task_image.image().archive(task_image.NAME)
+        for node in nodes if nodes is not None else self.nodes:
+            node.load_image(archive)
+
+    def down(self, quiet: bool = False) -> None:
+        """Leave nothing but the cache folder: no container, network, volume, process, rule or bridge."""
+        progress = Progress(quiet)
+        with places.exclusive():
+            if engine.version() is not None:
+                nodes = setup.existing()
+                with progress.step(f"removing {len(nodes)} node(s)"):
+                    _side_by_side([lambda node=node: setup.remove(node) for node in nodes])  # type: ignore[misc]
+                    for volume in docker("volume", "ls", "-q", "--filter", f"label={places.LABEL}").split():
+                        run(["docker", "volume", "rm", "--force", volume], check=False)
+                self.registry.stop()
+                network.remove()
+            else:
+                self.registry.stop()
+            engine.stop_if_ours(progress)
+            if not engine.started_by_lab():
+                shutil.rmtree(places.state(), ignore_errors=True)
+            progress.say(f"down; the cache stays in {places.cache()} (`purge` removes it)")
+
+    def purge(self, quiet: bool = False) -> None:
+        """``down``, and the node image and the cache folder as well."""
+        self_image = engine.version() is not None
+        if self_image:
+            for node in setup.existing():
+                setup.remove(node)
+            for name in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "hf-lab-node").split():
+                run(["docker", "rmi", "--force", name], check=False)
+        self.down(quiet)
+        if not engine.started_by_lab():
+            shutil.rmtree(places.cache(), ignore_errors=True)
+
+    def status(self) -> dict[str, Any]:
+        """What is there now, by asking the parts; the body of ``status -o json``."""
+        version = engine.version()
+        nodes = setup.existing() if version else []
+        return {
+            "state": "up" if nodes and self.registry.running else "partial" if nodes else "down",
+            "cache": str(places.cache()),
+            "engine": {"version": version, "started_by_lab": engine.started_by_lab()},
+            "network": {
+                "name": places.NETWORK,
+                "subnet": places.SUBNET,
+                "host_address": places.HOST_ADDRESS,
+                "exists": bool(version) and network.exists(),
+            },
+            "registry": {
+                "address": places.REGISTRY,
+                "user": places.REGISTRY_USER,
+                "password_file": str(self.registry.password_file),
+                "running": self.registry.running,
+            },
+            "ssh_key": str(ssh.key()),
+            "task_image": {"name": task_image.NAME, "registry": f"{places.REGISTRY}/{task_image.REGISTRY_NAME}"},
+            "nodes": [_node_status(node) for node in nodes],
+        }
+
+    def _ensure_registry(self) -> None:
+        if not self.registry.running:
+            self.registry.ensure()
+        self.registry.push(task_image.image(), task_image.REGISTRY_NAME)
+
+
+def _ensure_node(node: Node, image: str, cards: CardsChoice, progress: Progress) -> None:
+    wanted = _cards_of(node, cards)
+    exists = any(other.index == node.index for other in setup.existing())
+    if exists and wanted is not None and setup.card_count(node) != wanted:
+        progress.say(f"{node.name}: made anew with {wanted} card(s)")
+        setup.remove(node)
+        exists = False
+    with progress.step(f"{node.name} boots" if not exists else f"{node.name} was there"):
+        if not exists:
+            setup.create(node, image, DEFAULT_CARDS if wanted is None else wanted)
+        elif not node.running:
+            node.power_on(wait=False)
+        node.wait_until_booted()
+        if exists and setup.image_of(node) != image:
+            progress.say(f"{node.name} runs an older node image: `down` and `up` give it the new one")
+        if not node.docker("images", "-q", task_image.NAME).stdout.strip():
+            node.load_image(task_image.image().archive(task_image.NAME))
+
+
+def _cards_of(node: Node, cards: CardsChoice) -> Optional[int]:
+    if cards is None or isinstance(cards, int):
+        return cards
+    if isinstance(cards, Mapping):
+        return cards.get(node.name)
+    return cards[node.index - 1] if node.index <= len(cards) else None
+
+
+def _node_status(node: Node) -> dict[str, Any]:
+    running = node.running
+    booted = node.run(["systemctl", "is-system-running"], check=False).stdout.strip() if running else "off"
+    return {
+        "name": node.name,
+        "address": node.address,
+        "running": running,
+        "systemd": booted,
+        "network": "connected" if node.connected else "cut",
+        "cards": setup.card_count(node),
+    }
+
+
+def _side_by_side(jobs: Sequence[Callable[[], None]]) -> None:
+    """Run all to their end; the first failure is raised after that."""
+    with ThreadPoolExecutor(max_workers=max(1, min(8, len(jobs)))) as pool:
+        futures = [pool.submit(job) for job in jobs]
+    for future in futures:
+        future.result()

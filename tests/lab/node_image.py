@@ -1,0 +1,156 @@
+"""The nodes' root file system: Debian bookworm with systemd, sshd and a Docker Engine, as a docker image.
+
+Built once by debootstrap (a minute) from the mirror that this machine's own apt uses; kept as the image
+``hf-lab-node:<hash of the recipe>`` and as a tarball in the cache, so that a lost engine folder costs a
+`docker load` only. A changed recipe has another hash and is built anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from tests.lab import places
+from tests.lab.engine import docker
+from tests.lab.process import LabError, Progress, run
+
+SUITE = "bookworm"
+PACKAGES = (
+    "systemd systemd-sysv dbus python3 curl ca-certificates iproute2 iptables procps openssh-server sudo "
+    "docker.io strace libfaketime"
+).split()  # noqa: SIM905 (a list of one word a line reads worse)
+_HERE = Path(__file__).parent / "node_files"
+# Path in the node -> file beside this module, and its mode.
+FILES = {
+    "/usr/local/lib/hf-lab/init": ("init.sh", 0o755),
+    "/etc/ssh/sshd_config.d/hf-lab.conf": ("sshd.conf", 0o644),
+}
+COMMANDS = (
+    "useradd --create-home --shell /bin/bash ops",
+    "echo 'ops ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/ops && chmod 0440 /etc/sudoers.d/ops",
+    "systemctl enable ssh.service docker.service containerd.service",
+    # Timers of a host that lives for years would only disturb tests, and the console is nobody's.
+    "systemctl mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer "
+    "fstrim.timer console-getty.service getty@tty1.service getty-static.service",
+    "mkdir -p -m 0700 /root/.ssh && install -d -m 0700 -o ops -g ops /home/ops/.ssh",
+    "mkdir -p /var/lib/hf-lab && : > /etc/machine-id && rm -f /var/lib/dbus/machine-id",
+    "apt-get clean; rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /usr/share/doc/* /usr/share/man/*",
+)
+
+
+def recipe_hash() -> str:
+    """Twelve digits that change with anything that goes into the image."""
+    recipe = {
+        "suite": SUITE,
+        "packages": PACKAGES,
+        "files": {path: [(_HERE / name).read_text(), mode] for path, (name, mode) in FILES.items()},
+        "commands": COMMANDS,
+    }
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def tag() -> str:
+    return f"hf-lab-node:{recipe_hash()}"
+
+
+def tarball() -> Path:
+    return places.cache() / f"node-{recipe_hash()}.tar"
+
+
+def ensure(progress: Progress) -> str:
+    """The image's tag; present in the machine's engine when this returns."""
+    if docker("images", "-q", tag()):
+        return tag()
+    if not tarball().exists():
+        _build(progress)
+    with progress.step("loading the node image into the engine"):
+        docker("import", "-c", 'CMD ["/usr/local/lib/hf-lab/init"]', str(tarball()), tag(), timeout=300)
+    _forget_older()
+    return tag()
+
+
+def _mirror() -> str:
+    """The address this machine's apt takes bookworm from; nothing is written down here."""
+    done = run(["apt-get", "indextargets", "--format", "$(RELEASE)|$(REPO_URI)"])
+    for line in done.stdout.splitlines():
+        release, _, address = line.partition("|")
+        if release == SUITE and address:
+            return address
+    raise LabError(
+        f"apt on this machine knows no source of {SUITE} (found: {done.stdout.split()}): "
+        "add one to /etc/apt/sources.list.d and run apt-get update"
+    )
+
+
+def _build(progress: Progress) -> None:
+    places.make_folder(places.cache())
+    root = places.cache() / "node-root.building"
+    log = places.make_folder(places.logs()) / "debootstrap.log"
+    debs = places.make_folder(places.cache() / "debs")
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        with progress.step(f"debootstrap {SUITE} (once; log: {log})"):
+            done = run(
+                [
+                    "debootstrap",
+                    "--variant=minbase",
+                    f"--include={','.join(PACKAGES)}",
+                    f"--cache-dir={debs}",
+                    SUITE,
+                    root,
+                    _mirror(),
+                ],
+                timeout=1200,
+                check=False,
+            )
+            log.write_text(done.stdout + done.stderr)
+            if done.returncode != 0:
+                tail = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
+                raise LabError(f"debootstrap ended with {done.returncode}; the end of {log}:\n{tail}")
+        with progress.step("finishing the node's root"):
+            _copy_apt_settings(root)
+            _copy_files(root)
+            for command in COMMANDS:
+                run(["chroot", root, "/bin/sh", "-c", command], env={"PATH": os.defpath + ":/usr/sbin:/sbin"})
+            whole = tarball().with_suffix(".new")
+            run(["tar", "-C", root, "--one-file-system", "-cf", whole, "."], timeout=300)
+            whole.replace(tarball())
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _copy_apt_settings(root: Path) -> None:
+    """So that `apt-get` works on the nodes too, from where this machine gets its packages."""
+    (root / "etc/apt/sources.list").unlink(missing_ok=True)
+    for name in ("sources.list", "sources.list.d", "apt.conf.d", "keyrings", "trusted.gpg.d", "preferences.d"):
+        source = Path("/etc/apt") / name
+        if source.is_dir():
+            shutil.copytree(source, root / "etc/apt" / name, dirs_exist_ok=True)
+        elif source.exists():
+            shutil.copy2(source, root / "etc/apt" / name)
+    for keyring in Path("/usr/share/keyrings").glob("*"):
+        shutil.copy2(keyring, root / "usr/share/keyrings" / keyring.name)
+    for certificate in Path("/usr/local/share/ca-certificates").glob("**/*.crt"):
+        shutil.copy2(certificate, root / "usr/local/share/ca-certificates" / certificate.name)
+    run(["chroot", root, "update-ca-certificates"], check=False)
+
+
+def _copy_files(root: Path) -> None:
+    for path, (name, mode) in FILES.items():
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(_HERE / name, target)
+        target.chmod(mode)
+
+
+def _forget_older() -> None:
+    """Images and tarballs of earlier recipes; one that a node still uses stays until that node goes."""
+    for old in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "hf-lab-node").split():
+        if old != tag():
+            run(["docker", "rmi", old], check=False)
+    for old_file in places.cache().glob("node-*.tar"):
+        if old_file != tarball():
+            old_file.unlink(missing_ok=True)
