@@ -1,0 +1,51 @@
+# What a stranger needs: make demo, make demo-down, make test. Everything else is for developers.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+BIN := .venv/bin
+export DEBIAN_FRONTEND := noninteractive
+
+.PHONY: help venv demo demo-down demo-purge test test-unit test-integration test-e2e lint bench ci
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+.venv/.ready: setup.cfg pyproject.toml tests/lab/python.sh
+	@bash tests/lab/python.sh .venv
+	@touch $@
+
+venv: .venv/.ready ## the virtual environment in .venv
+
+demo: venv ## a control plane and three hosts on this machine, seven tasks, a table of what happened
+	@$(BIN)/python -m tests.demo up
+
+demo-down: venv ## take the demo away; only the cache that it names stays
+	@$(BIN)/python -m tests.demo down
+
+demo-purge: venv ## take the demo and its cache away
+	@$(BIN)/python -m tests.demo purge
+
+lint: venv ## ruff, mypy, shellcheck
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@command -v shellcheck >/dev/null && shellcheck tests/lab/python.sh .ci/run || true
+
+test: venv lint ## everything but the long runs
+	$(BIN)/python -m tests.lab prepare
+	$(BIN)/python -m pytest tests/unit tests/integration tests/e2e
+
+test-unit: venv ## pure decisions only, in seconds
+	$(BIN)/python -m pytest tests/unit
+
+test-integration: venv ## each part against real neighbours
+	$(BIN)/python -m tests.lab prepare
+	$(BIN)/python -m pytest tests/integration
+
+test-e2e: venv ## the whole on the lab's fleet
+	$(BIN)/python -m tests.lab prepare
+	$(BIN)/python -m pytest tests/e2e
+
+bench: venv ## the budgets as ratios, measured; figures go to tests/bench/RESULTS.md
+	$(BIN)/python -m tests.lab prepare
+	$(BIN)/python -m tests.bench
