@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import Callable, Iterable, Optional
+from collections.abc import Iterable
+from typing import Callable, Optional
 from urllib.parse import urlsplit
 
 Resolve = Callable[[str], Iterable[str]]
