@@ -1,0 +1,161 @@
+"""Who asks: an agent with the system key, or an operator with a token."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import sqlalchemy as sa
+from flask import current_app, request
+
+from runtime.protocol import routes, times
+from runtime.protocol.names import is_node_id
+from runtime.protocol.problems import Problem
+from runtime.server.store import tables
+
+if TYPE_CHECKING:
+    from runtime.server.parts import Parts
+
+ROLES = ("viewer", "admin")
+
+
+@dataclass(frozen=True)
+class AgentCaller:
+    """An agent whose key is right and whose instance is the node's own."""
+
+    node_id: str
+    instance_id: str
+
+    def require_scope(self, node_id: str | None) -> None:
+        """A node id in a query or a body must be the caller's. Raises node_scope_mismatch."""
+        if node_id is not None and node_id != self.node_id:
+            raise _scope_mismatch(self.node_id, node_id)
+
+
+@dataclass(frozen=True)
+class Operator:
+    name: str
+    role: str
+
+
+def parts() -> Parts:
+    """The parts of the application that handles this request."""
+    return cast("Parts", current_app.extensions["heterofleet"])
+
+
+def agent_caller() -> AgentCaller:
+    """The agent behind this request.
+
+    Raises bad_api_key, operator_token_not_allowed, node_scope_mismatch, invalid_node_id, instance_mismatch.
+    """
+    require_system_key()
+    node_id, instance_id = agent_names()
+    bound = parts().presence.bound_instance(node_id)
+    if bound is None or bound != instance_id:
+        known = "is not registered with this control plane" if bound is None else "is held by another instance"
+        raise Problem(
+            "instance_mismatch",
+            f"Node {node_id} {known}; the agent's next heartbeat settles who holds it.",
+        )
+    return AgentCaller(node_id, instance_id)
+
+
+def agent_names() -> tuple[str, str]:
+    """(node id, instance id) from the headers, present and well formed. For the heartbeat, which binds them."""
+    node_id = request.headers.get(routes.HEADER_NODE)
+    instance_id = request.headers.get(routes.HEADER_INSTANCE)
+    if not node_id:
+        raise Problem("node_scope_mismatch", f"The header {routes.HEADER_NODE} is missing; it must name the node.")
+    if not is_node_id(node_id):
+        raise Problem(
+            "invalid_node_id",
+            f"The header {routes.HEADER_NODE} holds {node_id[:80]!r}; wanted 1 to 63 lower-case letters, digits "
+            "and '-', not at the ends.",
+        )
+    if not instance_id:
+        raise Problem("instance_mismatch", f"The header {routes.HEADER_INSTANCE} is missing.")
+    query = request.args.get("node_id") if request.query_string else None
+    if query is not None and query != node_id:
+        raise _scope_mismatch(node_id, query)
+    return node_id, instance_id
+
+
+def require_system_key() -> None:
+    """The system key, and not an operator's token, is on this request. Raises bad_api_key and its kin."""
+    given = request.headers.get(routes.HEADER_API_KEY)
+    if given is not None:
+        if not _is_system_key(given):
+            raise _bad_api_key()
+        return
+    if "Authorization" in request.headers:
+        _operator_of_token()
+        raise Problem(
+            "operator_token_not_allowed",
+            f"This call is for agents: it takes the system key in {routes.HEADER_API_KEY}, not an operator's token.",
+        )
+    raise _bad_api_key()
+
+
+def operator(role: str = "viewer") -> Operator:
+    """The operator behind this request, with at least ``role``.
+
+    Raises bad_token, agent_key_not_allowed (the system key is no operator), role_not_allowed.
+    """
+    if "Authorization" not in request.headers and routes.HEADER_API_KEY in request.headers:
+        if not _is_system_key(request.headers[routes.HEADER_API_KEY]):
+            raise _bad_api_key()
+        raise Problem(
+            "agent_key_not_allowed",
+            "This call is for operators: it takes 'Authorization: Bearer TOKEN', not the agents' system key.",
+        )
+    who = _operator_of_token()
+    if ROLES.index(who.role) < ROLES.index(role):
+        raise Problem("role_not_allowed", f"Token {who.name!r} is a {who.role}; this call wants the role {role}.")
+    return who
+
+
+def either() -> AgentCaller | Operator:
+    """An operator where a token is given, else the agent."""
+    return _operator_of_token() if "Authorization" in request.headers else agent_caller()
+
+
+def token_hash(token: str) -> str:
+    """What is stored of a token. It is 256 random bits, so a plain hash cannot be turned round."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _is_system_key(given: str) -> bool:
+    settings = parts().settings
+    # Both are compared whatever the first says, so that the time tells nothing.
+    good = hmac.compare_digest(given.encode(), (settings.api_key or "").encode())
+    previous = settings.api_key_previous
+    good_previous = hmac.compare_digest(given.encode(), (previous or given[:0] or "\0").encode())
+    return good or (previous is not None and good_previous)
+
+
+def _bad_api_key() -> Problem:
+    # One text for a missing and a wrong key: the answer gives no hint.
+    return Problem("bad_api_key", f"The system key in {routes.HEADER_API_KEY} is missing or is not this server's.")
+
+
+def _scope_mismatch(own: str, other: str) -> Problem:
+    return Problem(
+        "node_scope_mismatch",
+        f"{routes.HEADER_NODE} says {own}, the request is about {other[:80]}; an agent speaks for its own node only.",
+    )
+
+
+def _operator_of_token() -> Operator:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    refusal = Problem("bad_token", "A valid operator token is wanted: 'Authorization: Bearer TOKEN'.")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise refusal
+    with parts().db.read() as connection:
+        row = connection.execute(
+            sa.select(tables.tokens).where(tables.tokens.c.hash == token_hash(token.strip()))
+        ).first()
+    if row is None or (row.expires_at is not None and row.expires_at <= times.to_wire(times.now())):
+        raise refusal
+    return Operator(row.name, row.role)

@@ -1,0 +1,46 @@
+"""What the server knows of one node at one moment, as placement and the API read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from runtime.protocol.heartbeat import Gpu, GpuCapability
+from runtime.protocol.nodes import CardHealth, Cordon, NodeState
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A snapshot: never changed, replaced by the next beat or the next decision about the node.
+
+    Memory in MiB. None means not known: ``images`` and ``live_task_ids`` None is "could not look", never
+    "none". ``gpus`` holds the reported cards and slices, and cards that a working list no longer names (their
+    health says so). ``card_health`` has an entry for each of them. ``run`` and ``boot_id`` are those of the
+    newest beat.
+    """
+
+    node_id: str
+    state: NodeState
+    schedulable: bool = True
+    draining: bool = False
+    cordon: Cordon | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    hostname: str | None = None
+    mgmt_addr: str | None = None
+    docker_available: bool | None = None
+    exec_mode: str | None = None
+    process_driver: bool = False
+    slots_total: int = 0
+    cpu_cores: int | None = None
+    memory_total_mib: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    card_health: dict[str, CardHealth] = field(default_factory=dict)
+    capabilities: dict[str, GpuCapability] = field(default_factory=dict)
+    collector_failing: bool = False
+    nvlink_domains: tuple[frozenset[str], ...] = ()
+    images: frozenset[str] | None = None
+    last_seen_at: datetime | None = None
+    instance_id: str | None = None
+    run: int = 0
+    boot_id: str | None = None
+    live_task_ids: frozenset[str] | None = None
