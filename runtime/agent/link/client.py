@@ -1,0 +1,405 @@
+"""The agent's calls to the server: one try each, with limits on everything.
+
+Beats have a connection of their own, so that no other call delays them. Redirects are not followed, netrc and
+proxy variables are not read, the key goes to ``server_url`` only, and an answer longer than the limit is given
+up. What cannot be used is :class:`Unavailable`, what was decided is :class:`Refused`; repeating is the caller's
+(:mod:`runtime.agent.link.retry`).
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
+from urllib.parse import quote
+
+from runtime.agent.link.address import parse_server_url
+from runtime.agent.link.errors import Refused, Unavailable
+from runtime.protocol import routes
+from runtime.protocol.codec import WireError, decode, encode
+from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer, PendingCounts, Preflight
+from runtime.protocol.instructions import Channel, Instruction, InstructionList, InstructionUpdate
+from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument
+from runtime.protocol.tasks import CheckpointResume, LogChunk, Reclaim, Task, TaskList, TaskUpdate
+
+if TYPE_CHECKING:
+    import requests
+
+    from runtime.agent.link.identity import Identity
+    from runtime.agent.settings import AgentSettings
+
+T = TypeVar("T")
+
+CONNECT_S = 3.0
+BEAT_READ_S = 8.0
+READ_S = 30.0
+ANSWER_LIMIT = 16 * 1024 * 1024
+"""Bytes of an answer that are read at most."""
+
+PIECE = 64 * 1024
+CONNECTIONS = 20
+
+SYSTEM_CA_FILES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL and their kin
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+    "/etc/ssl/cert.pem",
+)
+
+_FIXED_MEMBERS = {"type", "title", "status", "detail", "code", "control_plane_id"}
+
+
+def ca_bundle(ca_file: Optional[str]) -> Optional[str]:
+    """Where trust comes from: the setting, else the system's own list; None: the library's list."""
+    if ca_file is not None:
+        return ca_file
+    for path in (ssl.get_default_verify_paths().cafile, *SYSTEM_CA_FILES):
+        if path and Path(path).is_file():
+            return path
+    return None
+
+
+class ServerClient:
+    """All calls of the contract, as the node of ``identity``. Safe to use from several threads.
+
+    ``control_plane_id`` and ``revision`` are those of the newest answer, by the time its request was sent.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        identity: Optional[Identity] = None,
+        *,
+        connect_s: float = CONNECT_S,
+        beat_read_s: float = BEAT_READ_S,
+        read_s: float = READ_S,
+    ) -> None:
+        if settings.server_url is None:
+            raise ValueError("server_url is not set")
+        self.address = parse_server_url(settings.server_url, allow_plain_http=settings.allow_plain_http)
+        self.identity = identity
+        self._settings = settings
+        self._connect_s = connect_s
+        self._beat_read_s = beat_read_s
+        self._read_s = read_s
+        self._beats = self._session(connections=1)
+        self._rest = self._session(connections=CONNECTIONS)
+        self._lock = threading.Lock()
+        self._newest_sent = -1.0
+        self._control_plane_id: Optional[str] = None
+        self._revision: Optional[int] = None
+
+    @property
+    def control_plane_id(self) -> Optional[str]:
+        return self._control_plane_id
+
+    @property
+    def revision(self) -> Optional[int]:
+        return self._revision
+
+    def close(self) -> None:
+        self._beats.close()
+        self._rest.close()
+
+    def preflight(self) -> Preflight:
+        """The key is right and this is a control plane; sends the key alone."""
+        return self._decoded(Preflight, self._call("GET", routes.PREFLIGHT, as_node=False))
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        body = encode(beat, drop_none=True)
+        return self._decoded(HeartbeatAnswer, self._call("POST", routes.HEARTBEAT, body=body, beat=True))
+
+    def pending(self) -> PendingCounts:
+        return self._decoded(PendingCounts, self._call("GET", routes.PENDING, query={"node_id": self._node_id()}))
+
+    def scheduled_tasks(self, limit: int = 20) -> list[Task]:
+        """Tasks that wait to be claimed by this node, at most ``limit``."""
+        query = {"node_id": self._node_id(), "status": "scheduled", "limit": str(limit)}
+        return self._decoded(TaskList, self._call("GET", routes.TASKS, query=query)).tasks
+
+    def task(self, task_id: str, claim_token: Optional[str] = None) -> Task:
+        """One task; with the claim's token its secrets too. Refused ``task_not_found`` when there is none."""
+        headers = {routes.HEADER_CLAIM: claim_token} if claim_token is not None else {}
+        return self._decoded(Task, self._call("GET", self._task_path(task_id), headers=headers))
+
+    def update_task(self, task_id: str, update: TaskUpdate) -> Task:
+        """Compare-and-set. Refused ``state_conflict`` carries ``claim_token_matches`` in its members."""
+        body = encode(update, drop_none=True)
+        return self._decoded(Task, self._call("PUT", self._task_path(task_id), body=body))
+
+    def reclaim(self, task_id: str, claim: Reclaim) -> Task:
+        return self._decoded(
+            Task, self._call("POST", f"{self._task_path(task_id)}/reclaim", body=encode(claim, drop_none=True))
+        )
+
+    def post_logs(self, task_id: str, chunk: LogChunk) -> None:
+        self._call("POST", f"{self._task_path(task_id)}/logs", body=encode(chunk, drop_none=True))
+
+    def checkpoint_resume(self, task_id: str, resume: CheckpointResume) -> None:
+        self._call("POST", f"{self._task_path(task_id)}/checkpoint-resume", body=encode(resume, drop_none=True))
+
+    def instructions(self, channel: Channel, limit: int = 5) -> list[Instruction]:
+        query = {"node_id": self._node_id(), "status": "pending", "limit": str(limit)}
+        answer = self._call("GET", routes.agent_requests(Channel(channel).value), query=query)
+        return self._decoded(InstructionList, answer).requests
+
+    def update_instruction(self, channel: Channel, request_id: str, update: InstructionUpdate) -> Instruction:
+        path = f"{routes.agent_requests(Channel(channel).value)}/{quote(request_id, safe='')}"
+        return self._decoded(Instruction, self._call("PUT", path, body=encode(update, drop_none=True)))
+
+    def doorbell(self, url: str, read_s: float) -> requests.Response:
+        """The open event stream at ``url``; the caller reads and closes it. ``read_s``: longest silence.
+
+        The key goes along only to the host of ``server_url``, and never over a weaker scheme.
+        """
+        target = parse_server_url(url.split("?", 1)[0], allow_plain_http=self._settings.allow_plain_http)
+        if target.host != self.address.host or (self.address.scheme == "https" and target.scheme != "https"):
+            raise Unavailable(f"the doorbell is said to be at {target.base}, which is not the host of server_url")
+        response = self._send(
+            self._rest, "GET", url, self._headers(True), {"node_id": self._node_id()}, None, (self._connect_s, read_s)
+        )
+        if response.status_code != 200:
+            try:
+                self._judge(response, self._body(response, time.monotonic() + self._read_s))
+            finally:
+                response.close()
+        return response
+
+    # One call.
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Optional[dict[str, str]] = None,
+        body: Any = None,
+        headers: Optional[dict[str, str]] = None,
+        as_node: bool = True,
+        beat: bool = False,
+    ) -> Any:
+        read_s = self._beat_read_s if beat else self._read_s
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        sent = time.monotonic()
+        response = self._send(
+            self._beats if beat else self._rest,
+            method,
+            self.address.base + path,
+            {**self._headers(as_node), **(headers or {})},
+            query,
+            data,
+            (self._connect_s, read_s),
+        )
+        try:
+            content = self._body(response, time.monotonic() + read_s)
+            value = self._judge(response, content)
+            self._remember(response, sent)
+        except Refused:
+            self._remember(response, sent)
+            raise
+        finally:
+            response.close()
+        return value
+
+    def _send(
+        self,
+        session: requests.Session,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        query: Optional[dict[str, str]],
+        data: Optional[bytes],
+        limits: tuple[float, float],
+    ) -> requests.Response:
+        import requests
+
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            return session.request(
+                method,
+                url,
+                params=query,
+                data=data,
+                headers=headers,
+                timeout=limits,
+                allow_redirects=False,
+                stream=True,
+            )
+        except requests.exceptions.SSLError as error:
+            raise Unavailable(
+                f"{self.address.base}: the certificate was not accepted ({_root_cause(error)}); "
+                f"trust comes from {ca_bundle(self._settings.ca_file)}: "
+                "set ca_file to the CA that signed the server's certificate"
+            ) from error
+        except requests.exceptions.ConnectTimeout as error:
+            raise Unavailable(f"{self.address.base}: no connection within {limits[0]:g} s") from error
+        except requests.exceptions.Timeout as error:
+            raise Unavailable(f"{self.address.base}: no answer within {limits[1]:g} s") from error
+        except (requests.exceptions.RequestException, OSError, ValueError) as error:
+            raise Unavailable(f"{self.address.base}: {_root_cause(error)}") from error
+
+    def _body(self, response: requests.Response, deadline: float) -> bytes:
+        """The whole body; Unavailable when it is cut, too long, or drips past the deadline."""
+        import urllib3
+
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                piece = response.raw.read1(PIECE, decode_content=True)
+                if not piece:
+                    return b"".join(pieces)
+                pieces.append(piece)
+                size += len(piece)
+                if size > ANSWER_LIMIT:
+                    raise Unavailable(f"an answer of more than {ANSWER_LIMIT} bytes", answered=True)
+                if time.monotonic() > deadline:
+                    raise Unavailable("the answer did not end in time", answered=True)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unavailable(f"the answer was cut: {_root_cause(error)}", answered=True) from error
+
+    def _judge(self, response: requests.Response, content: bytes) -> Any:
+        """The JSON value of a success; else the error that the answer stands for."""
+        status = response.status_code
+        if 300 <= status < 400:
+            target = response.headers.get("Location", "an unnamed place")
+            raise Unavailable(
+                f"{self.address.base} answered {status} and points to {target}: redirects are not followed; "
+                "set server_url to the control plane itself",
+                answered=True,
+                status=status,
+            )
+        if 200 <= status < 300:
+            return _json_of(response, content)
+        problem = _problem_of(response, content)
+        if status == 401:
+            refusal = problem or ProblemDocument(401, "bad_api_key", "the server does not accept the system key")
+            raise Refused(refusal)
+        text = f"{problem.code}: {problem.detail}" if problem else f"HTTP {status} without a problem document"
+        if problem is None or status in (408, 429) or status >= 500:
+            raise Unavailable(
+                f"{self.address.base} answered {status} ({text})",
+                answered=True,
+                retry_after=_retry_after(response),
+                problem=problem,
+                status=status,
+            )
+        raise Refused(problem)
+
+    def _decoded(self, cls: type[T], value: Any) -> T:
+        try:
+            return decode(cls, value)
+        except WireError as error:
+            raise Unavailable(f"an answer of another shape than the contract's: {error}", answered=True) from error
+
+    def _remember(self, response: requests.Response, sent: float) -> None:
+        control_plane = response.headers.get(routes.HEADER_CONTROL_PLANE)
+        revision = response.headers.get(routes.HEADER_REVISION, "")
+        with self._lock:
+            if control_plane is None or sent < self._newest_sent:
+                return
+            self._newest_sent = sent
+            self._control_plane_id = control_plane
+            self._revision = int(revision) if revision.isascii() and revision.isdigit() else None
+
+    # How calls are made.
+
+    def _session(self, connections: int) -> requests.Session:
+        import requests
+        from requests.adapters import HTTPAdapter
+
+        session = requests.Session()
+        session.trust_env = False  # no proxy variables, no netrc, no CA variables
+        session.verify = ca_bundle(self._settings.ca_file) or True
+        if self._settings.proxy:
+            session.proxies = {"http": self._settings.proxy, "https": self._settings.proxy}
+        session.headers.clear()
+        session.headers.update({"User-Agent": "heterofleet-agent", "Accept": f"application/json, {MEDIA_TYPE}"})
+        session.cookies.set_policy(_no_cookies())
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, HTTPAdapter(pool_connections=2, pool_maxsize=connections, max_retries=0))
+        return session
+
+    def _headers(self, as_node: bool) -> dict[str, str]:
+        headers = {routes.HEADER_API_KEY: self._settings.api_key or ""}
+        if as_node and self.identity is not None:
+            headers[routes.HEADER_NODE] = self.identity.node_id
+            headers[routes.HEADER_INSTANCE] = self.identity.instance_id
+        return headers
+
+    def _node_id(self) -> str:
+        if self.identity is None:
+            raise ValueError("this call needs an identity")
+        return self.identity.node_id
+
+    @staticmethod
+    def _task_path(task_id: str) -> str:
+        return f"{routes.TASKS}/{quote(task_id, safe='')}"
+
+
+def _no_cookies() -> Any:
+    from http.cookiejar import DefaultCookiePolicy
+
+    return DefaultCookiePolicy(allowed_domains=[])
+
+
+def _json_of(response: requests.Response, content: bytes) -> Any:
+    if not content and response.status_code == 204:
+        return None
+    try:
+        return json.loads(content)
+    except ValueError:
+        kind = response.headers.get("Content-Type", "no content type")
+        raise Unavailable(
+            f"an answer {response.status_code} that is not JSON ({kind}): something else than a control plane answered",
+            answered=True,
+            status=response.status_code,
+        ) from None
+
+
+def _problem_of(response: requests.Response, content: bytes) -> Optional[ProblemDocument]:
+    if response.headers.get("Content-Type", "").split(";")[0].strip().lower() != MEDIA_TYPE:
+        return None
+    try:
+        data = json.loads(content)
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or not isinstance(data.get("code"), str):
+        return None
+    return ProblemDocument(
+        status=response.status_code,
+        code=data["code"],
+        detail=str(data.get("detail", "")),
+        title=str(data.get("title", "")),
+        type=str(data.get("type", "")),
+        control_plane_id=data.get("control_plane_id"),
+        members={key: value for key, value in data.items() if key not in _FIXED_MEMBERS},
+    )
+
+
+def _retry_after(response: requests.Response) -> Optional[float]:
+    """Retry-After in seconds; its other form (a date) would need the server's clock and is left alone."""
+    text = response.headers.get("Retry-After", "").strip()
+    return float(text) if text.isascii() and text.isdigit() else None
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost reason of a library's nested errors, in one line."""
+    seen: set[int] = set()
+    cause: BaseException = error
+    while id(cause) not in seen:
+        seen.add(id(cause))
+        inner = getattr(cause, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((arg for arg in cause.args if isinstance(arg, BaseException)), None)
+        if inner is None:
+            break
+        cause = inner
+    text = str(cause).split("\n", 1)[0]
+    if isinstance(cause, OSError) and cause.strerror:
+        text = cause.strerror
+    return text.rsplit(">: ", 1)[-1] or type(cause).__name__

@@ -1,0 +1,280 @@
+"""The agent's settings: ``agent.yaml``, environment and command line, checked as a whole.
+
+Every fault is reported with its path. Reading the key file is part of it: a key that cannot be read or used is
+a fault of the settings, not of the first call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+from runtime.agent.link.address import AddressError, parse_server_url
+from runtime.protocol.build import this_build
+from runtime.protocol.constraints import Text, Within
+from runtime.protocol.names import is_node_id
+from runtime.protocol.problems import Fault
+from runtime.protocol.settings import PREFIX, SECRET, Loaded, SettingsError, load
+
+DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
+KEY_FILE_LIMIT = 4096
+
+
+def default_workers() -> int:
+    """As many workers as cores, from 2 to 16."""
+    return max(2, min(16, os.cpu_count() or 2))
+
+
+@dataclass(frozen=True)
+class HardwareSettings:
+    """``detect``: the first vendor found or all of them; ``tools``: command name -> path; ``virtual_cards``:
+    how many virtual cards a node without any card reports."""
+
+    detect: Annotated[str, Text(pattern="first|all")] = "first"
+    tools: dict[str, str] = field(default_factory=dict)
+    virtual_cards: Annotated[int, Within(0, 64)] = 1
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """``agent.yaml``. Durations in seconds (``_s``), sizes in MiB (``_mib``); paths are absolute.
+
+    ``api_key`` holds the key itself, also when it came from ``api_key_file``. ``volumes_deny`` is added to what
+    is always denied. ``fabrics`` are maps with ``name`` and ``hcas``.
+    """
+
+    server_url: Optional[str] = None
+    api_key: Optional[str] = field(default=None, metadata=SECRET, repr=False)
+    api_key_file: Optional[str] = None
+    ca_file: Optional[str] = None
+    proxy: Optional[str] = None
+    allow_plain_http: bool = False
+    node_id: Optional[str] = None
+    labels: dict[str, str] = field(default_factory=dict)
+    fabrics: list[dict[str, Any]] = field(default_factory=list)
+    mgmt_addr: Optional[str] = None
+    state_dir: str = "/var/lib/heterofleet/agent"
+    docker_host: Optional[str] = None
+    volumes_allow: list[str] = field(default_factory=lambda: ["/data", "/mnt", "/srv"])
+    volumes_deny: list[str] = field(default_factory=list)
+    file_roots: list[str] = field(default_factory=lambda: ["/data"])
+    model_scan_dirs: list[str] = field(default_factory=lambda: ["/data/heteroflow/model-cache"])
+    engine_priorities: dict[str, list[str]] = field(default_factory=dict)
+    workers: Annotated[int, Within(1, 64)] = field(default_factory=default_workers)
+    max_tasks: Annotated[int, Within(1, 10000)] = 64
+    allow_host_network: bool = True
+    allow_ipc_host: bool = True
+    verify_image_access: bool = False
+    process_driver: bool = False
+    process_allow_root: bool = False
+    process_unconfined: bool = False
+    reconcile_interval_s: Annotated[float, Within(1, 3600)] = 60
+    poll_interval_s: Annotated[float, Within(0.1, 3600)] = 5
+    safety_pull_s: Annotated[float, Within(1, 3600)] = 60
+    pull_attempts: Annotated[int, Within(1, 100)] = 3
+    pull_stall_s: Annotated[float, Within(1, 86400)] = 300
+    pull_total_s: Annotated[float, Within(1, 7 * 86400)] = 1800
+    report_attempts: Annotated[int, Within(1, 1000)] = 6
+    report_backoff_first_s: Annotated[float, Within(0.01, 3600)] = 1
+    report_backoff_max_s: Annotated[float, Within(0.01, 3600)] = 10
+    report_total_s: Annotated[float, Within(1, 86400)] = 60
+    outbox_keep_days: Annotated[float, Within(1, 3650)] = 30
+    hardware: HardwareSettings = field(default_factory=HardwareSettings)
+    disk_min_free_mib: Annotated[int, Within(0)] = 2048
+    log_max_mib: Annotated[int, Within(1, 1024 * 1024)] = 50
+
+
+def load_settings(
+    path: Optional[Path] = None,
+    environ: Optional[Mapping[str, str]] = None,
+    overrides: Optional[Mapping[str, Any]] = None,
+) -> Loaded[AgentSettings]:
+    """The effective settings, with the key read from its file.
+
+    ``path`` None: the default file, which may be absent; a path that was named must exist. ``overrides`` hold
+    dotted names. Raises SettingsError with every fault found.
+    """
+    variables = os.environ if environ is None else environ
+    document, name = _read_document(path)
+    loaded = load(
+        AgentSettings,
+        document=document,
+        document_name=name,
+        environ=variables,
+        overrides=overrides,
+        version=this_build().version,
+    )
+    warnings = list(loaded.warnings)
+    settings, origins, faults = _with_key(loaded, warnings)
+    faults += _faults(settings)
+    if faults:
+        raise SettingsError(faults)
+    return Loaded(settings, origins, warnings)
+
+
+def _read_document(path: Optional[Path]) -> tuple[Any, str]:
+    """The parsed file and its name in messages."""
+    file = DEFAULT_PATH if path is None else path
+    try:
+        text = file.read_bytes()
+    except FileNotFoundError:
+        if path is None:
+            return None, str(file)
+        raise SettingsError([Fault("config", f"no file {file}", "a settings file, or no --config")]) from None
+    except OSError as error:
+        raise SettingsError([Fault("config", f"{file}: {error.strerror}", "a file that can be read")]) from None
+    return _parse_yaml(text, file), str(file)
+
+
+def _parse_yaml(text: bytes, file: Path) -> Any:
+    import yaml  # 20 ms of start-up time, for the one place that needs it
+
+    class UniqueKeys(yaml.SafeLoader):
+        """Refuses a key that is given twice: YAML would silently take the last."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key_node, _ in node.value:
+                if key_node.tag == "tag:yaml.org,2002:str" and key_node.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the setting {key_node.value!r} is given twice", problem_mark=key_node.start_mark
+                    )
+                seen.add(key_node.value if isinstance(key_node.value, str) else id(key_node))
+            return dict(super().construct_mapping(node, deep=deep))
+
+    try:
+        return yaml.load(text, Loader=UniqueKeys)  # noqa: S506 (a SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+        raise SettingsError([Fault(where, error.problem or "text that is not YAML", "valid YAML")]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingsError([Fault(str(file), first, "valid YAML in UTF-8")]) from None
+
+
+def _rank(origin: str) -> int:
+    return {"default": 0, "command line": 3}.get(origin, 2 if origin.startswith(PREFIX) else 1)
+
+
+def _with_key(loaded: Loaded[AgentSettings], warnings: list[str]) -> tuple[AgentSettings, dict[str, str], list[Fault]]:
+    """The settings with the key in place, wherever it came from."""
+    settings, origins = loaded.settings, dict(loaded.origins)
+    given, file = settings.api_key, settings.api_key_file
+    if given is not None and file is not None:
+        by_value, by_file = _rank(origins["api_key"]), _rank(origins["api_key_file"])
+        if by_value == by_file:
+            return settings, origins, [Fault("api_key_file", "a key as well as a key file", "one of the two")]
+        given, file = (given, None) if by_value > by_file else (None, file)
+    if file is None:
+        return settings, origins, [] if given is None else _key_faults("api_key", given)
+    try:
+        key = read_key_file(Path(file), warnings)
+    except KeyFileError as error:
+        return settings, origins, [Fault("api_key_file", error.found, error.wanted)]
+    origins["api_key"] = file
+    return dataclasses.replace(settings, api_key=key), origins, []
+
+
+class KeyFileError(ValueError):
+    def __init__(self, found: str, wanted: str) -> None:
+        super().__init__(f"found {found}, wanted {wanted}")
+        self.found = found
+        self.wanted = wanted
+
+
+def read_key_file(path: Path, warnings: list[str]) -> str:
+    """The key in ``path``, without its one newline at the end; KeyFileError says what is wrong, never the key."""
+    try:
+        with path.open("rb") as handle:
+            data = handle.read(KEY_FILE_LIMIT + 1)
+            mode = os.fstat(handle.fileno()).st_mode
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}", "a file with the system key, readable by the agent") from None
+    if stat.S_IMODE(mode) & 0o077:
+        warnings.append(f"api_key_file: {path} is open to others (mode {stat.S_IMODE(mode):04o}); wanted 0600")
+    if len(data) > KEY_FILE_LIMIT:
+        raise KeyFileError(f"{path} with more than {KEY_FILE_LIMIT} bytes", "a file with the key alone")
+    if data.endswith(b"\r\n"):
+        raise KeyFileError(
+            f"{path} ends with a carriage return (saved with Windows line ends)",
+            "the key and at most one newline: save it with Unix line ends",
+        )
+    if data.endswith(b"\n"):
+        data = data[:-1]
+    try:
+        key = data.decode("ascii")
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{path} with bytes that are not ASCII", "a key of printable ASCII") from None
+    for fault in _key_faults("api_key_file", key):
+        raise KeyFileError(f"{path} with {fault.found}", fault.wanted)
+    return key
+
+
+def _key_faults(path: str, key: str) -> list[Fault]:
+    if not key:
+        return [Fault(path, "an empty key", "the system key")]
+    if re.fullmatch(r"[!-~]+", key) is None:
+        return [Fault(path, "a key with blanks, line breaks or characters beyond ASCII", "printable ASCII, no blanks")]
+    return []
+
+
+def _faults(settings: AgentSettings) -> list[Fault]:
+    """What is wrong with values that have the right type: the second pass."""
+    faults: list[Fault] = []
+    if settings.server_url is None:
+        faults.append(Fault("server_url", "nothing", "the control plane's URL, such as http://HOST:3333"))
+    else:
+        try:
+            parse_server_url(settings.server_url, allow_plain_http=settings.allow_plain_http)
+        except AddressError as error:
+            faults.append(Fault("server_url", error.found, error.wanted))
+    if settings.api_key is None and settings.api_key_file is None:
+        faults.append(Fault("api_key_file", "neither api_key nor api_key_file", "one of the two"))
+    if settings.node_id is not None and not is_node_id(settings.node_id):
+        faults.append(
+            Fault("node_id", repr(settings.node_id), "1 to 63 of a-z, 0-9 and '-', with no '-' at either end")
+        )
+    if settings.proxy is not None:
+        try:
+            parse_server_url(settings.proxy, allow_plain_http=True)
+        except AddressError as error:
+            # A proxy may carry its own login; the rest of the rules is the same.
+            if "user name" not in error.found:
+                faults.append(Fault("proxy", error.found, error.wanted.replace("3333", "3128")))
+    if settings.report_backoff_max_s < settings.report_backoff_first_s:
+        faults.append(
+            Fault(
+                "report_backoff_max_s",
+                f"{settings.report_backoff_max_s:g}",
+                f"at least report_backoff_first_s ({settings.report_backoff_first_s:g})",
+            )
+        )
+    faults += _path_faults(settings)
+    for n, fabric in enumerate(settings.fabrics):
+        hcas = fabric.get("hcas", [])
+        if not isinstance(fabric.get("name"), str) or set(fabric) - {"name", "hcas"}:
+            faults.append(Fault(f"fabrics.{n}", repr(fabric)[:80], "a map with name and hcas"))
+        elif not isinstance(hcas, list) or not all(isinstance(hca, str) for hca in hcas):
+            faults.append(Fault(f"fabrics.{n}.hcas", repr(hcas)[:80], "a list of adapter names"))
+    return faults
+
+
+def _path_faults(settings: AgentSettings) -> list[Fault]:
+    faults = []
+    single = {name: getattr(settings, name) for name in ("state_dir", "ca_file", "api_key_file")}
+    for name in ("volumes_allow", "volumes_deny", "file_roots", "model_scan_dirs"):
+        single.update({f"{name}.{n}": value for n, value in enumerate(getattr(settings, name))})
+    single.update({f"hardware.tools.{name}": value for name, value in settings.hardware.tools.items()})
+    for name, value in single.items():
+        if value is not None and not value.startswith("/"):
+            faults.append(Fault(name, repr(value), "an absolute path"))
+    if settings.ca_file is not None and settings.ca_file.startswith("/") and not Path(settings.ca_file).is_file():
+        faults.append(Fault("ca_file", f"no file {settings.ca_file}", "a file with CA certificates in PEM form"))
+    return faults
