@@ -100,7 +100,9 @@ class Database:
         self._revision_lock = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._jobs_lock = threading.Lock()
         self._writer: threading.Thread | None = None
+        self._open = False
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -110,12 +112,16 @@ class Database:
             row = connection.execute(sa.select(tables.control_plane)).one()
         self.control_plane_id = row.id
         self.note_revision(row.revision)
+        self._open = True
         if self.is_sqlite:
             self._writer = threading.Thread(target=self._write_loop, name="database-writer", daemon=True)
             self._writer.start()
 
     def close(self) -> None:
         """Finish what was asked for, then let go of all connections."""
+        with self._jobs_lock:
+            # Whoever asks from here on is refused: a job behind the end mark would wait for ever.
+            self._open = False
         if self._writer is not None:
             self._jobs.put(None)
             self._writer.join(BUSY_TIMEOUT_MS / 1000)
@@ -158,20 +164,27 @@ class Database:
 
         What ``change`` raises is raised here and nothing of it is kept. It may be run again after a conflict
         on PostgreSQL, so it must do nothing but talk to ``tx``. Raises Problem database_busy when the
-        database does not take it in time.
+        database does not take it in time, and Problem starting when it is not open (yet, or any more).
         """
         with _database_problems():
             if self.is_sqlite:
                 job = _Job(change)
-                self._jobs.put(job)
+                with self._jobs_lock:
+                    self._refuse_when_closed()
+                    self._jobs.put(job)
                 result, tx = job.done.result()
             else:
+                self._refuse_when_closed()
                 result, tx = self._write_directly(change)
         if tx.revision is not None:
             self.note_revision(tx.revision)
         for call in tx._after:
             call()
         return result
+
+    def _refuse_when_closed(self) -> None:
+        if not self._open:
+            raise Problem("starting", "The database is not open: the server is starting or stopping.", retry_after=2)
 
     def _write_directly(self, change: Callable[[Tx], T]) -> tuple[T, Tx]:
         for attempt in range(RETRIES):

@@ -37,6 +37,7 @@ control_plane = Table(
     Column("revision", BigInteger, nullable=False, server_default="0"),
     Column("created_at", String(32), nullable=False),
     Column("rolled_back_since", String(32)),
+    Column("release", String(60)),  # the newest release that migrated it: named when an older one is refused
 )
 
 tokens = Table(
