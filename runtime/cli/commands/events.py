@@ -1,0 +1,46 @@
+"""``heterofleet events``."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import click
+
+from runtime.cli import show
+from runtime.cli.context import Invocation, remote
+from runtime.cli.output import Column, emit, print_table
+from runtime.protocol.nodes import EventKind
+from runtime.protocol.routes import EVENTS
+
+COLUMNS = (
+    Column("ID", lambda e: show.text(e.get("id")), keep=True, right=True),
+    Column("TIME", lambda e: show.clock(e.get("time"))),
+    Column("KIND", lambda e: show.text(e.get("kind"))),
+    Column("NODE", lambda e: show.text(e.get("node_id"))),
+    Column("TASK", lambda e: show.text(e.get("task_id"))),
+    Column("DETAIL", lambda e: show.text(e.get("detail") or e.get("code"))),
+)
+
+
+@click.command()
+@click.option("--after", type=click.IntRange(0), metavar="ID", help="Only events after this id.")
+@click.option("--node", "node_id", metavar="NODE", help="Only events of this node.")
+@click.option("--task", "task_id", metavar="TASK", help="Only events of this task.")
+@click.option("--kind", type=click.Choice([kind.value for kind in EventKind]), metavar="KIND", help="Only this kind.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="At most this many.")
+@remote
+def events(
+    call: Invocation,
+    after: Optional[int],
+    node_id: Optional[str],
+    task_id: Optional[str],
+    kind: Optional[str],
+    limit: Optional[int],
+) -> None:
+    """What happened on the fleet, oldest first."""
+    query = {"after": after, "node": node_id, "task": task_id, "kind": kind, "limit": limit}
+    emit(call.client.get(EVENTS, query), call.output, _table)
+
+
+def _table(body: Any) -> None:
+    print_table(COLUMNS, body.get("events") or [], "no such events")

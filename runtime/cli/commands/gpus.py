@@ -1,0 +1,38 @@
+"""``heterofleet gpus``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from runtime.cli import show
+from runtime.cli.context import Invocation, remote
+from runtime.cli.output import Column, emit, print_table
+from runtime.protocol.routes import GPUS
+
+COLUMNS = (
+    Column("UUID", lambda g: show.text(g.get("uuid")), keep=True),
+    Column("NODE", lambda g: show.text(g.get("node_id"))),
+    Column("MODEL", lambda g: show.text(g.get("model") or g.get("vendor"))),
+    Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), right=True),
+    Column("UTIL", lambda g: show.text(g.get("utilization_pct")), right=True),
+    Column("HEALTH", lambda g: show.text(g.get("health"))),
+    Column("TASK", lambda g: show.text(g.get("allocated_to"))),
+)
+
+
+@click.group()
+def gpus() -> None:
+    """Cards of the fleet."""
+
+
+@gpus.command("list")
+@remote
+def list_gpus(call: Invocation) -> None:
+    """All cards, with health and who holds them."""
+    emit(call.client.get(GPUS), call.output, _table)
+
+
+def _table(body: Any) -> None:
+    print_table(COLUMNS, body.get("gpus") or [], "no node has reported a card")

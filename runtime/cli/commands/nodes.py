@@ -1,0 +1,153 @@
+"""``heterofleet nodes``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from runtime.cli import show
+from runtime.cli.client import part
+from runtime.cli.context import Invocation, confirm, remote
+from runtime.cli.output import Column, emit, print_fields, print_table, say
+from runtime.protocol.routes import NODES
+
+COLUMNS = (
+    Column("NODE", lambda n: show.text(n.get("id")), keep=True),
+    Column("STATE", lambda n: _state(n)),
+    Column("CARDS", lambda n: _cards(n), right=True),
+    Column("SLOTS", lambda n: _slots(n), right=True),
+    Column("SEEN", lambda n: show.age(n.get("last_seen_at")), right=True),
+    Column("AGENT", lambda n: _build(n)),
+)
+
+CARD_COLUMNS = (
+    Column("UUID", lambda g: show.text(g.get("uuid")), keep=True),
+    Column("MODEL", lambda g: show.text(g.get("model"))),
+    Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), right=True),
+    Column("TEMP", lambda g: show.text(g.get("temperature_c")), right=True),
+    Column("HEALTH", lambda g: show.text(g.get("health"))),
+    Column("TASK", lambda g: show.text(g.get("allocated_to"))),
+)
+
+
+@click.group()
+def nodes() -> None:
+    """Machines of the fleet."""
+
+
+@nodes.command("list")
+@remote
+def list_nodes(call: Invocation) -> None:
+    """All nodes."""
+    emit(
+        call.client.get(NODES),
+        call.output,
+        lambda body: print_table(COLUMNS, body.get("nodes") or [], "no node has registered yet"),
+    )
+
+
+@nodes.command("show")
+@click.argument("node_id", metavar="NODE")
+@remote
+def show_node(call: Invocation, node_id: str) -> None:
+    """One node: state, build, engine, cards."""
+    emit(call.client.get(f"{NODES}/{part(node_id)}"), call.output, _details)
+
+
+@nodes.command()
+@click.argument("node_id", metavar="NODE")
+@click.option("--reason", required=True, help="Why, for whoever looks next.")
+@remote
+def cordon(call: Invocation, node_id: str, reason: str) -> None:
+    """Give NODE no new work. What runs there goes on."""
+    answer = call.client.post(f"{NODES}/{part(node_id)}/cordon", {"reason": reason})
+    emit(answer, call.output, lambda _: say(f"node {node_id} is cordoned: {reason}"))
+
+
+@nodes.command()
+@click.argument("node_id", metavar="NODE")
+@remote
+def uncordon(call: Invocation, node_id: str) -> None:
+    """Let NODE take work again."""
+    answer = call.client.post(f"{NODES}/{part(node_id)}/uncordon")
+    emit(answer, call.output, lambda _: say(f"node {node_id} may take work again"))
+
+
+@nodes.command()
+@click.argument("node_id", metavar="NODE")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote
+def release(call: Invocation, node_id: str, yes: bool) -> None:
+    """Let another machine take the name NODE."""
+    confirm(f"Release the name {node_id}, so that another machine may take it?", yes)
+    answer = call.client.post(f"{NODES}/{part(node_id)}/release")
+    emit(answer, call.output, lambda _: say(f"node {node_id} is released: the next instance that asks may take it"))
+
+
+def _state(node: Any) -> str:
+    marks = [
+        mark
+        for mark, on in (
+            ("cordoned", node.get("cordon")),
+            ("draining", node.get("draining")),
+            ("not schedulable", node.get("schedulable") is False and not node.get("cordon")),
+        )
+        if on
+    ]
+    return ", ".join([show.text(node.get("state")), *marks])
+
+
+def _cards(node: Any) -> str:
+    gpus = node.get("gpus")
+    if gpus is None:
+        return show.UNKNOWN
+    return f"{sum(1 for gpu in gpus if gpu.get('allocated_to'))}/{len(gpus)}"
+
+
+def _slots(node: Any) -> str:
+    slots = node.get("slots") or {}
+    return show.share(slots.get("used"), slots.get("total"))
+
+
+def _build(node: Any) -> str:
+    agent = node.get("agent")
+    if not agent:
+        return show.UNKNOWN
+    return f"{agent.get('version')}/{agent.get('commit')}" + (" dirty" if agent.get("dirty") else "")
+
+
+def _details(node: Any) -> None:
+    host, docker, cordoned = node.get("host") or {}, node.get("docker"), node.get("cordon")
+    print_fields(
+        [
+            ("node", node.get("id")),
+            ("state", _state(node)),
+            ("cordon", f"{cordoned['reason']} (by {cordoned['owner']}, {cordoned['since']})" if cordoned else None),
+            ("last seen", show.age(node.get("last_seen_at")) + " ago" if node.get("last_seen_at") else "never"),
+            ("instance", show.text(node.get("instance_id"))),
+            ("run", show.text(node.get("run"))),
+            ("agent", _build(node)),
+            ("hostname", show.text(node.get("hostname"))),
+            ("system", f"{show.text(host.get('os'))}, kernel {show.text(host.get('kernel'))}"),
+            ("cores", show.text(host.get("cpu_cores"))),
+            ("memory", show.share(host.get("memory_used_mib"), host.get("memory_total_mib"), show.mib)),
+            ("address", show.text(host.get("mgmt_addr"))),
+            ("engine", _engine(docker)),
+            ("slots", _slots(node)),
+            ("labels", show.text(node.get("labels"))),
+            ("clock skew", f"{node['clock_skew_s']:g} s" if node.get("clock_skew_s") is not None else show.UNKNOWN),
+            *(("warning", f"{w.get('code')}: {w.get('detail')}") for w in node.get("warnings") or []),
+        ]
+    )
+    if node.get("gpus"):
+        click.echo()
+        print_table(CARD_COLUMNS, node["gpus"], "no cards")
+
+
+def _engine(docker: Any) -> str:
+    if not docker:
+        return "not known"
+    if not docker.get("available"):
+        return f"not available: {show.text(docker.get('error'))}"
+    return f"Docker {show.text(docker.get('version'))}, runtimes {show.text(docker.get('runtimes'))}"

@@ -1,0 +1,116 @@
+"""Where the control plane is and who asks: options over environment over ``~/.config/heterofleet/config.yaml``."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import yaml
+
+from runtime.cli.errors import CliError, ExitCode
+from runtime.protocol.build import this_build
+from runtime.protocol.constraints import Text, Within
+from runtime.protocol.server_url import check_server_url
+from runtime.protocol.settings import SECRET, Loaded, SettingsError, load
+
+CONFIG = Path(".config/heterofleet/config.yaml")
+"""Below the home folder."""
+
+
+@dataclass(frozen=True)
+class CliSettings:
+    """``token`` wins over ``token_file``; ``timeout_s`` is the longest wait for one answer."""
+
+    server_url: Optional[str] = None
+    token: Optional[str] = field(default=None, repr=False, metadata=SECRET)
+    token_file: Optional[str] = None
+    ca_file: Optional[str] = None
+    proxy: Optional[str] = None
+    allow_plain_http: bool = False
+    output: Annotated[str, Text(pattern="table|json|yaml")] = "table"
+    timeout_s: Annotated[float, Within(0.1, 3600)] = 30
+
+
+@dataclass(frozen=True)
+class Connection:
+    """All that a client needs to know. ``server_url`` is checked and has no trailing slash."""
+
+    server_url: str
+    token: str = field(repr=False)
+    ca_file: Optional[str]
+    proxy: Optional[str]
+    timeout_s: float
+
+
+def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Loaded[CliSettings], list[str]]:
+    """The merged settings and warnings for standard error. Raises CliError (usage) with every fault."""
+    path = Path(environ.get("HOME") or Path.home()) / CONFIG
+    document, warnings = None, []
+    try:
+        text = path.read_text("utf-8")
+        document = yaml.safe_load(text)
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"cannot read {path}: {error}", ExitCode.USAGE) from None
+    except yaml.YAMLError as error:
+        raise CliError(f"{path} is not YAML: {_one_line(error)}", ExitCode.USAGE) from None
+    if isinstance(document, dict) and "token" in document:
+        warnings.extend(_open_to_others(path))
+    try:
+        loaded = load(
+            CliSettings,
+            document=document,
+            document_name=str(path),
+            environ=environ,
+            overrides=overrides,
+            version=this_build().version,
+        )
+    except SettingsError as error:
+        lines = [f"  {fault.path}: found {fault.found}, wanted {fault.wanted}" for fault in error.faults]
+        raise CliError("\n".join(["settings of the command line are wrong:", *lines]), ExitCode.USAGE) from None
+    return loaded, warnings + loaded.warnings
+
+
+def connection(settings: CliSettings, origins: Mapping[str, str]) -> tuple[Connection, list[str]]:
+    """Who to ask, as whom. Raises CliError: usage without an address, not authorised without a token."""
+    if settings.server_url is None:
+        raise CliError(
+            "no control plane given; give --server URL, set HETEROFLEET_SERVER_URL, or write server_url into "
+            f"~/{CONFIG}",
+            ExitCode.USAGE,
+        )
+    try:
+        url = check_server_url(settings.server_url, allow_plain_http=settings.allow_plain_http)
+    except ValueError as error:
+        raise CliError(str(error), ExitCode.USAGE) from None
+    token, warnings = settings.token, []
+    # A file named on the command line is nearer than a token in the environment or the file of settings.
+    if settings.token_file and (token is None or origins.get("token_file") == "command line"):
+        path = Path(settings.token_file).expanduser()
+        try:
+            token = path.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CliError(f"cannot read the token file {path}: {error}", ExitCode.USAGE) from None
+        warnings.extend(_open_to_others(path))
+    if not token:
+        raise CliError(
+            "no operator token given; give --token-file FILE or set HETEROFLEET_TOKEN. On the control plane's "
+            "machine `heterofleet server token create --name NAME --role admin|viewer` makes one",
+            ExitCode.NOT_AUTHORISED,
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise CliError("the operator token is not one line of printable ASCII without blanks", ExitCode.USAGE)
+    return Connection(url, token, settings.ca_file, settings.proxy, settings.timeout_s), warnings
+
+
+def _open_to_others(path: Path) -> list[str]:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    return [f"{path} holds a token and others may read it (mode {mode:04o}); chmod 600 it"] if mode & 0o077 else []
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
