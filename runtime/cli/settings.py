@@ -11,9 +11,9 @@ from typing import Annotated, Any, Optional
 import yaml
 
 from runtime.cli.errors import CliError, ExitCode
+from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Text, Within
-from runtime.protocol.server_url import check_server_url
 from runtime.protocol.settings import SECRET, Loaded, SettingsError, load
 
 CONFIG = Path(".config/heterofleet/config.yaml")
@@ -84,9 +84,9 @@ def connection(settings: CliSettings, origins: Mapping[str, str]) -> tuple[Conne
             ExitCode.USAGE,
         )
     try:
-        url = check_server_url(settings.server_url, allow_plain_http=settings.allow_plain_http)
-    except ValueError as error:
-        raise CliError(str(error), ExitCode.USAGE) from None
+        url = parse_server_url(settings.server_url, allow_plain_http=settings.allow_plain_http).base
+    except AddressError as error:
+        raise CliError(f"server_url ({origins['server_url']}): {error}", ExitCode.USAGE) from None
     token, warnings = settings.token, []
     # A file named on the command line is nearer than a token in the environment or the file of settings.
     if settings.token_file and (token is None or origins.get("token_file") == "command line"):

@@ -7,7 +7,6 @@ from typing import Any, Optional
 
 import click
 
-
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

@@ -1,4 +1,7 @@
-"""Where the control plane is: what ``server_url`` may look like, and when plain HTTP is allowed."""
+"""Where the control plane is: what ``server_url`` may look like, and when plain HTTP is allowed.
+
+One rule for agent and command line: both send a credential there.
+"""
 
 from __future__ import annotations
 
