@@ -268,6 +268,7 @@ class Heartbeat:
     host: Optional[Host] = None
     docker: Optional[DockerState] = None
     exec_mode: Optional[str] = None
+    drivers: Annotated[Optional[list[str]], "what may run here: docker, process"] = None
     slots: Optional[Slots] = None
     labels: Optional[dict[str, str]] = None
     gpus: Optional[list[Gpu]] = None
