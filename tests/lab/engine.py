@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Optional
 
@@ -84,3 +85,6 @@ def _remove_network_leftovers(before: dict[str, str]) -> None:
     for link in ("docker0", places.BRIDGE):
         if Path(f"/sys/class/net/{link}").exists():
             run(["ip", "link", "delete", link], check=False)
+    for group in Path("/sys/fs/cgroup").glob("*/docker"):
+        with contextlib.suppress(OSError):  # not empty: somebody else's containers
+            group.rmdir()

@@ -18,10 +18,10 @@ from tests.lab.engine import docker
 from tests.lab.process import LabError, Progress, run
 
 SUITE = "bookworm"
-PACKAGES = (
+PACKAGES = (  # noqa: SIM905 (one word a line would read worse)
     "systemd systemd-sysv dbus python3 curl ca-certificates iproute2 iptables procps openssh-server sudo "
     "docker.io strace libfaketime"
-).split()  # noqa: SIM905 (a list of one word a line reads worse)
+).split()
 _HERE = Path(__file__).parent / "node_files"
 # Path in the node -> file beside this module, and its mode.
 FILES = {

@@ -8,10 +8,10 @@ from tests.lab import places
 from tests.lab.process import run
 
 # Nodes come and go with other host keys, and the network ends at this machine.
-OPTIONS = (
+OPTIONS = (  # noqa: SIM905 (one word a line would read worse)
     "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o BatchMode=yes "
     "-o ConnectTimeout=10"
-).split()  # noqa: SIM905 (a list of one word a line reads worse)
+).split()
 
 
 def key() -> Path:

@@ -7,6 +7,7 @@ process on the node, also while the node is off, and it outlives a power cut.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import uuid
 from collections.abc import Iterator
@@ -114,10 +115,12 @@ class Cards:
 
     @contextlib.contextmanager
     def edit(self) -> Iterator[dict[str, Any]]:
-        """Read, change in the block, write at its end."""
-        state = self.read()
-        yield state
-        self.write(state)
+        """Read, change in the block, write at its end; `nvidia-smi` on the node takes the same lock."""
+        with self.path.with_name("cards.json.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = self.read()
+            yield state
+            self.write(state)
 
     def reset(self) -> None:
         """As many healthy cards as the file names now, everything else as at first."""

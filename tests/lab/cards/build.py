@@ -1,0 +1,48 @@
+"""Compiling the C parts and packing the tool, once for each version of their sources (kept in the cache)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+from tests.lab import places
+from tests.lab.process import run
+
+_HERE = Path(__file__).parent
+_FLAGS = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
+
+
+def library() -> Path:
+    """The compiled ``libnvidia-ml.so.1``."""
+    sources = sorted((_HERE / "nvml").glob("*.c"))
+    flags = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
+    return _compiled("libnvidia-ml.so.1", sources, flags)
+
+
+def runtime() -> Path:
+    """The compiled Docker runtime ``nvidia``."""
+    return _compiled("nvidia-container-runtime", [_HERE / "runtime" / "runtime.c", _HERE / "nvml" / "json.c"], [])
+
+
+def tool() -> bytes:
+    """``nvidia-smi`` as one executable file: a zip of its modules behind a first line for the kernel."""
+    output = io.BytesIO(b"")
+    with zipfile.ZipFile(output, "w") as archive:
+        for source in sorted((_HERE / "smi").glob("*.py")):
+            archive.writestr(zipfile.ZipInfo(source.name), source.read_bytes())
+    return b"#!/usr/bin/python3\n" + output.getvalue()
+
+
+def _compiled(name: str, sources: list[Path], flags: list[str]) -> Path:
+    headers = sorted((_HERE / "nvml").glob("*.h"))
+    digest = hashlib.sha256(repr([_FLAGS, flags]).encode())
+    for source in [*sources, *headers]:
+        digest.update(source.read_bytes())
+    target = places.cache() / "cards" / digest.hexdigest()[:12] / name
+    if not target.exists():
+        places.make_folder(target.parent)
+        run(["gcc", *_FLAGS, *flags, "-o", target.with_suffix(".new"), *sources])
+        target.with_suffix(".new").replace(target)
+    return target
