@@ -1,0 +1,131 @@
+"""What the way of a task needs of the thing that runs it. Docker is one such thing; plain processes another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, Protocol
+
+LABEL_PREFIX = "heterofleet."
+LABEL_CONTROL_PLANE = LABEL_PREFIX + "control-plane"
+LABEL_NODE = LABEL_PREFIX + "node"
+LABEL_INSTANCE = LABEL_PREFIX + "instance"
+LABEL_TASK = LABEL_PREFIX + "task"
+LABEL_UID = LABEL_PREFIX + "uid"
+LABEL_ATTEMPT = LABEL_PREFIX + "attempt"
+LABEL_CLAIM = LABEL_PREFIX + "claim"
+LABEL_DEADLINE = LABEL_PREFIX + "deadline"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One container of ours in a listing. ``state`` is the engine's word: created, running, paused,
+    restarting, removing, exited, dead. ``created_at`` in seconds since the epoch."""
+
+    id: str
+    name: str
+    state: str
+    labels: dict[str, str]
+    created_at: float = 0.0
+
+    @property
+    def uid(self) -> str:
+        return self.labels.get(LABEL_UID, "")
+
+    @property
+    def attempt(self) -> int:
+        text = self.labels.get(LABEL_ATTEMPT, "")
+        return int(text) if text.isdigit() else -1
+
+    @property
+    def claim_token(self) -> str:
+        return self.labels.get(LABEL_CLAIM, "")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an inspection says. ``started_at`` and ``finished_at`` are None when there was no such moment."""
+
+    id: str
+    name: str
+    state: str
+    running: bool
+    exit_code: Optional[int]
+    error: str
+    oom_killed: bool
+    started_at: Optional[str]
+    finished_at: Optional[str]
+    labels: dict[str, str]
+    pid: int = 0
+    stop_signal: str = "SIGTERM"
+    address: Optional[str] = None
+    network_mode: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("exited", "dead") and not self.running
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A bind mount whose source went through the fence."""
+
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True)
+class ContainerPlan:
+    """A container as it shall be. ``env`` is complete: what the task said, and over it what the agent owns.
+    ``devices`` holds parts of the engine's host configuration (see ``hardware.visibility``)."""
+
+    name: str
+    image: str
+    labels: dict[str, str]
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    entrypoint: Optional[list[str]] = None
+    command: Optional[list[str]] = None
+    workdir: Optional[str] = None
+    user: Optional[str] = None
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[tuple[int, Optional[int]], ...] = ()
+    network: str = "bridge"
+    cpus: Optional[float] = None
+    memory_mib: Optional[int] = None
+    shm_mib: Optional[int] = None
+    ipc_host: bool = False
+    log_max_mib: int = 50
+    devices: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """Who answers: one engine and its identity."""
+
+    id: Optional[str]
+    version: Optional[str]
+    runtimes: tuple[str, ...] = ()
+
+
+class Pull(Protocol):
+    """A pull under way. ``run`` blocks to its end; ``cancel`` ends it from another thread."""
+
+    def run(self) -> None: ...
+    def cancel(self) -> None: ...
+    def overdue(self, now: float) -> Optional[float]: ...
+
+
+class Driver(Protocol):
+    """Every call has a deadline and raises DriverError. ``list_own`` is one call, whatever it finds."""
+
+    def engine(self) -> EngineFacts: ...
+    def list_own(self) -> list[Seen]: ...
+    def inspect(self, container_id: str) -> Facts: ...
+    def create(self, plan: ContainerPlan) -> str: ...
+    def start(self, container_id: str) -> None: ...
+    def signal(self, container_id: str, signal: str) -> bool: ...
+    def remove(self, container_id: str, force: bool = False) -> None: ...
+    def log_tail(self, container_id: str, limit_bytes: int) -> bytes: ...
+    def log_stream(self, container_id: str, on_open: Callable[[Callable[[], None]], None]) -> Iterator[bytes]: ...
+    def events(self, on_open: Callable[[Callable[[], None]], None]) -> Iterator[str]: ...

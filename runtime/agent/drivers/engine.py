@@ -1,0 +1,165 @@
+"""Docker's HTTP API over its socket: connection, version, deadlines, and errors in our own words.
+
+docker-py brings the transport and the version negotiation. Requests are made through its session directly,
+because its convenience calls read the user's Docker configuration (stored credentials, proxies) and would
+put them where nobody asked for them. No variable of the environment is looked at either.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
+
+import docker.errors
+import requests
+import urllib3.exceptions
+from docker.api.client import APIClient
+
+from runtime.agent.drivers.errors import EngineRefused, EngineUnavailable, NotThere
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 3.0
+CALL_S = 30
+_NO_ANSWER = (requests.RequestException, urllib3.exceptions.HTTPError, docker.errors.DockerException, OSError)
+_WRONG_VERSION = ("client version", "is too old", "is too new")
+
+
+class DockerEngine:
+    """One engine. Made without contacting it; connects at the first call and again after a failure."""
+
+    def __init__(self, host: Optional[str] = None) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._client: Optional[APIClient] = None
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Optional[dict[str, Any]] = None,
+        body: Any = None,
+        timeout_s: float = CALL_S,
+    ) -> Any:
+        """The JSON of the answer, None when it has none. Raises EngineUnavailable, EngineRefused, NotThere."""
+        response = self.send(method, path, params=params, body=body, timeout_s=timeout_s)
+        try:
+            content = response.content
+        except _NO_ANSWER as error:
+            raise self._unavailable(error) from error
+        if not content:
+            return None
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            raise EngineUnavailable(f"the engine's answer to {method} {path} is not JSON") from error
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Optional[dict[str, Any]] = None,
+        body: Any = None,
+        headers: Optional[dict[str, str]] = None,
+        timeout_s: float = CALL_S,
+        stream: bool = False,
+    ) -> requests.Response:
+        """One request. A refusal is raised; the caller of a stream closes it."""
+        client = self._connected()
+        try:
+            response = client.request(
+                method,
+                f"{client.base_url}/v{client.api_version}{path}",
+                params=params,
+                json=body,
+                headers=headers,
+                timeout=(CONNECT_S, timeout_s),
+                stream=stream,
+                allow_redirects=False,
+            )
+            if response.status_code < 400 and response.status_code != 304:
+                return response
+            text = _message(response)
+            response.close()
+        except _NO_ANSWER as error:
+            raise self._unavailable(error) from error
+        if response.status_code == 304:
+            return response
+        raise self._refusal(response.status_code, text)
+
+    def stream(
+        self,
+        path: str,
+        *,
+        params: dict[str, Any],
+        on_open: Callable[[Callable[[], None]], None],
+        method: str = "GET",
+        headers: Optional[dict[str, str]] = None,
+        timeout_s: float,
+    ) -> Iterator[bytes]:
+        """The answer's body as it comes. ``on_open`` gets a function that ends the stream from any thread;
+        ``timeout_s`` bounds each silence. A stream that breaks raises EngineUnavailable."""
+        response = self.send(method, path, params=params, headers=headers, timeout_s=timeout_s, stream=True)
+
+        def close() -> None:
+            try:
+                response.raw.shutdown()
+            except (ValueError, RuntimeError, AttributeError, OSError):
+                response.close()
+
+        on_open(close)
+        try:
+            while True:
+                piece = response.raw.read1(65536)
+                if not piece:
+                    return
+                yield piece
+        except _NO_ANSWER as error:
+            raise EngineUnavailable(_short(error)) from error
+        finally:
+            response.close()
+
+    def _connected(self) -> APIClient:
+        with self._lock:
+            if self._client is None:
+                try:
+                    client = APIClient(base_url=self._host, version="auto", timeout=CALL_S)
+                except _NO_ANSWER as error:
+                    raise EngineUnavailable(f"Docker does not answer: {_short(error)}") from error
+                client.trust_env = False
+                self._client = client
+            return self._client
+
+    def _unavailable(self, error: Exception) -> EngineUnavailable:
+        with self._lock:
+            self._client = None  # the next engine behind the socket may speak another version
+        return EngineUnavailable(f"Docker does not answer: {_short(error)}")
+
+    def _refusal(self, status: int, text: str) -> Exception:
+        if status == 404:
+            return NotThere(status, text)
+        if status == 503 or (_WRONG_VERSION[0] in text and any(word in text for word in _WRONG_VERSION[1:])):
+            with self._lock:
+                self._client = None
+            return EngineUnavailable(text)
+        return EngineRefused(status, text)
+
+
+def _message(response: requests.Response) -> str:
+    """The engine's own words."""
+    try:
+        document = response.json()
+    except ValueError:
+        return response.text[:4096].strip() or f"HTTP {response.status_code}"
+    text = document.get("message") if isinstance(document, dict) else None
+    return str(text or f"HTTP {response.status_code}").strip()
+
+
+def _short(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= 400 else text[:397] + "..."

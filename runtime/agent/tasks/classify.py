@@ -1,0 +1,141 @@
+"""How a task ended, from what the engine says of its container and what we wrote down before we acted. Pure.
+
+The order of the questions is the contract's: our own journalled signal, never started, start error, an end that
+nobody can account for, exit code 0, memory, signal, exit code. Logs never change the verdict.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional
+
+from runtime.agent.drivers.driver import Facts
+from runtime.agent.tasks.images import classify_start_error, engine_line
+from runtime.protocol.reasons import EXIT_TIMEOUT, Reason
+from runtime.protocol.states import Status
+from runtime.protocol.times import from_wire
+
+SIGNAL_BASE = 128
+EXIT_NOT_SEEN = 255
+"""Docker writes this when it comes back and finds a container gone that it did not see ending."""
+
+
+class StopReason(str, Enum):
+    """Why we ended a container. Journalled before its signal is sent."""
+
+    OPERATOR = "operator"
+    TIMEOUT = "timeout"
+    START_TIMEOUT = "start_timeout"
+    HEALTH = "health"
+    SLEEP = "sleep"
+    VOLUME = "volume"
+    STALE = "stale"
+
+
+class Sent(str, Enum):
+    """What became of a journalled signal."""
+
+    INTENDED = "intended"
+    SENT = "sent"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A journalled stop. ``at`` is the wall time just before the signal, in seconds since the epoch."""
+
+    reason: StopReason
+    at: float
+    sent: Sent = Sent.INTENDED
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """How an attempt ended. ``warning`` is something true beside it that does not change the verdict."""
+
+    status: Status
+    reason: Reason
+    exit_code: Optional[int] = None
+    error: Optional[str] = None
+    warning: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What was seen beside the container: its start call was answered with ``start_error``; engine or host
+    went down around its end."""
+
+    stop: Optional[Stop] = None
+    start_error: Optional[str] = None
+    engine_restarted: bool = False
+    host_restarted: bool = False
+
+
+_STOPPED: dict[StopReason, tuple[Status, Reason, str]] = {
+    StopReason.OPERATOR: (Status.STOPPED, Reason.STOPPED_BY_OPERATOR, "stopped by the operator"),
+    StopReason.TIMEOUT: (Status.FAILED, Reason.TIMEOUT, "ran out of its time limit"),
+    StopReason.START_TIMEOUT: (Status.FAILED, Reason.START_TIMEOUT, "was not ready within its start limit"),
+    StopReason.HEALTH: (Status.FAILED, Reason.HEALTH_FAILED, "failed its health probe"),
+    StopReason.VOLUME: (Status.FAILED, Reason.VOLUME_REJECTED, "a mount source was swapped after the check"),
+    StopReason.SLEEP: (Status.SLEEPING, Reason.STOPPED_BY_OPERATOR, "put to sleep"),
+    StopReason.STALE: (Status.STOPPED, Reason.STOPPED_BY_OPERATOR, "stopped because another attempt took over"),
+}
+
+
+def classify(facts: Facts, seen: Circumstances) -> Conclusion:
+    """The conclusion about a container that does not run any more."""
+    if seen.stop is not None and _preceded(seen.stop, facts):
+        return _by_stop(seen.stop.reason, facts)
+    if facts.started_at is None:
+        text = facts.error or seen.start_error
+        if not text:
+            return Conclusion(Status.FAILED, Reason.NEVER_STARTED, error="the container was made but never started")
+        return start_failure(text)
+    if seen.host_restarted:
+        return Conclusion(Status.FAILED, Reason.HOST_RESTARTED, facts.exit_code, "the machine went down under it")
+    if seen.engine_restarted:
+        return Conclusion(Status.FAILED, Reason.ENGINE_RESTARTED, facts.exit_code, "Docker went down under it")
+    if facts.exit_code is None or facts.state == "dead" or (facts.exit_code == EXIT_NOT_SEEN and facts.error):
+        words = engine_line(facts.error) if facts.error else "Docker cannot say how it ended"
+        return Conclusion(Status.FAILED, Reason.END_UNKNOWN, facts.exit_code, words)
+    return _by_exit(facts, facts.exit_code)
+
+
+def start_failure(text: str) -> Conclusion:
+    """The engine refused to create or start a container; ``text`` is its own words."""
+    return Conclusion(Status.FAILED, classify_start_error(text).reason, error=engine_line(text))
+
+
+def _by_stop(reason: StopReason, facts: Facts) -> Conclusion:
+    status, code, words = _STOPPED[reason]
+    exit_code = EXIT_TIMEOUT if reason is StopReason.TIMEOUT else facts.exit_code
+    return Conclusion(status, code, exit_code, None if reason is StopReason.OPERATOR else words)
+
+
+def _by_exit(facts: Facts, exit_code: int) -> Conclusion:
+    if exit_code == 0:
+        warning = "a process in it was killed for memory" if facts.oom_killed else None
+        return Conclusion(Status.COMPLETED, Reason.EXITED, 0, warning=warning)
+    if facts.oom_killed:
+        return Conclusion(Status.FAILED, Reason.OOM_KILLED, exit_code, "killed for memory: it reached its limit")
+    number = exit_code - SIGNAL_BASE
+    if exit_code > SIGNAL_BASE and number in {int(member) for member in signal.Signals}:
+        return Conclusion(
+            Status.FAILED, Reason.SIGNALLED, exit_code, f"killed by signal {number} ({signal.Signals(number).name})"
+        )
+    return Conclusion(Status.FAILED, Reason.EXITED, exit_code)
+
+
+def _preceded(stop: Stop, facts: Facts) -> bool:
+    """Whether our signal came before the end.
+
+    The engine's answer to the signal tells: taken, or nobody was there. Only when we died in between do the
+    times decide, both of the same machine's clock.
+    """
+    if stop.sent is not Sent.INTENDED:
+        return stop.sent is Sent.SENT
+    if facts.finished_at is None:
+        return True
+    return from_wire(facts.finished_at).timestamp() >= stop.at

@@ -1,0 +1,88 @@
+"""What the journal holds of one claim and of one conclusion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Optional
+
+from runtime.agent.tasks.classify import Stop
+from runtime.protocol.states import Driver, Status
+from runtime.protocol.tasks import AssignedGpu, TaskSpec
+
+
+class Stage(str, Enum):
+    """How far a claim has come, for good. A crash leaves it at the last one that was written.
+
+    ``claiming``: the token is on disk, the server may or may not have it. ``claimed``: the server has it.
+    ``created``: the container is there. ``starting``: the start call may have been sent. ``running``: it started.
+    ``concluded``: the outbox holds how it ended. ``done``: delivered; only the container's removal is left.
+    """
+
+    CLAIMING = "claiming"
+    CLAIMED = "claimed"
+    CREATED = "created"
+    STARTING = "starting"
+    RUNNING = "running"
+    CONCLUDED = "concluded"
+    DONE = "done"
+
+
+STARTED_STAGES = (Stage.STARTING, Stage.RUNNING)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One attempt of one task: what a claim is about."""
+
+    uid: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class ClaimRecord:
+    """A claim on disk. ``spec`` is without secrets (env values, registry credentials).
+
+    ``started_mark`` and ``started_mono`` say when the container started: the machine's boot and its monotonic
+    clock, so that a restart of the agent gives no extra time. ``pull_spent_s`` and ``pull_attempts`` are what is
+    used of the pull budget.
+    """
+
+    key: Key
+    task_id: str
+    control_plane_id: str
+    claim_token: str
+    stage: Stage
+    spec: TaskSpec
+    gpus: tuple[AssignedGpu, ...] = ()
+    driver: Driver = Driver.DOCKER
+    container_id: Optional[str] = None
+    started_mark: Optional[str] = None
+    started_mono: Optional[float] = None
+    started_wall: Optional[float] = None
+    ready: bool = False
+    stop: Optional[Stop] = None
+    start_error: Optional[str] = None
+    pull_attempts: int = 0
+    pull_spent_s: float = 0.0
+    mounts: tuple[tuple[str, int, int], ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A conclusion in the outbox, ready to be sent as often as it takes."""
+
+    key: Key
+    task_id: str
+    control_plane_id: str
+    claim_token: str
+    from_status: Status
+    status: Status
+    reason: Optional[str] = None
+    exit_code: Optional[int] = None
+    error: Optional[str] = None
+    log_tail: Optional[str] = None
+    node_finished_at: Optional[str] = None
+    container_id: Optional[str] = None
+    delivered_at: Optional[float] = None
+    outcome: Optional[str] = None

@@ -1,0 +1,79 @@
+"""Everything that is due later, in one thread: time limits, grace periods, probes, tries again."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Hashable
+from typing import Callable
+
+log = logging.getLogger(__name__)
+
+
+class Timers:
+    """One timer per name: setting it again moves it. Actions run in the timers' thread and must be quick."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._heap: list[tuple[float, int, Hashable]] = []
+        self._current: dict[Hashable, tuple[int, Callable[[], None]]] = {}
+        self._numbers = itertools.count()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="timers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+
+    def at(self, name: Hashable, moment: float, action: Callable[[], None]) -> None:
+        """Run ``action`` at that monotonic time."""
+        with self._condition:
+            number = next(self._numbers)
+            self._current[name] = (number, action)
+            heapq.heappush(self._heap, (moment, number, name))
+            self._condition.notify_all()
+
+    def after(self, name: Hashable, seconds: float, action: Callable[[], None]) -> None:
+        self.at(name, self._clock() + seconds, action)
+
+    def cancel(self, name: Hashable) -> None:
+        with self._condition:
+            self._current.pop(name, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                action = self._next()
+            if action is None:
+                return
+            try:
+                action()
+            except Exception:
+                log.exception("a timer's action failed")
+
+    def _next(self) -> Callable[[], None] | None:
+        while not self._stopping:
+            if not self._heap:
+                self._condition.wait()
+                continue
+            moment, number, name = self._heap[0]
+            current = self._current.get(name)
+            if current is None or current[0] != number:
+                heapq.heappop(self._heap)
+                continue
+            remaining = moment - self._clock()
+            if remaining > 0:
+                self._condition.wait(remaining)
+                continue
+            heapq.heappop(self._heap)
+            del self._current[name]
+            return current[1]
+        return None
