@@ -144,6 +144,11 @@ class Database:
         for listener in self._listeners:
             listener(revision)
 
+    def refresh_revision(self) -> None:
+        """Look up what other processes have committed."""
+        with self.read() as connection:
+            self.note_revision(connection.execute(sa.select(tables.control_plane.c.revision)).scalar_one())
+
     def on_revision(self, listener: Callable[[int], None]) -> None:
         """``listener(revision)`` is called after every commit that changed tasks or instructions.
 

@@ -1,0 +1,173 @@
+"""What the server concludes about the health of a node's cards: pure, one step per beat in order.
+
+A card is condemned only by what names it: its collector says so for several beats in a row, or a list that
+worked lacks it for several beats in a row (where the detector has stable keys). A collector that failed as a
+whole condemns nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuDetection
+from runtime.protocol.nodes import CardHealth, EventKind
+
+NO_KEYS = "none"
+"""``loss_detection`` of a detector that knows its cards by index only."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """In beats."""
+
+    lost_after: int = 3
+    back_after: int = 3
+
+
+@dataclass(frozen=True)
+class Track:
+    """One whole card over time; a slice has its parent's health. ``gpu`` is how it was listed last."""
+
+    gpu: Gpu
+    listed: bool = True
+    failed: int = 0
+    absent: int = 0
+    good: int = 0
+    state: CardHealth = CardHealth.OK
+
+
+@dataclass(frozen=True)
+class Cards:
+    """All cards of a node. ``collector_errors`` counts beats in a row whose collector failed as a whole."""
+
+    tracks: Mapping[str, Track] = field(default_factory=dict)
+    collector_errors: int = 0
+    shrunken: frozenset[str] = frozenset()
+    """Vendors without stable keys whose list got shorter: all their cards are suspect."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one beat says of the cards. ``gpus`` None: the list is unknown."""
+
+    gpus: Sequence[Gpu] | None
+    failures: Sequence[GpuCollectFailure] = ()
+    collector_error: str | None = None
+    detection: Sequence[GpuDetection] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something to tell: becomes an event; ``lost`` also takes scheduled work off the card."""
+
+    kind: EventKind
+    uuid: str | None
+    detail: str
+
+
+def advance(cards: Cards, seen: Observation, limits: Limits) -> tuple[Cards, list[Change]]:
+    """The cards after this beat, and what changed."""
+    if seen.collector_error is not None:
+        return replace(cards, collector_errors=cards.collector_errors + 1), []
+    if seen.gpus is None:
+        return replace(cards, collector_errors=0), []
+    if _nothing_new(cards, seen):
+        return cards, []
+
+    changes: list[Change] = []
+    whole = {gpu.uuid: gpu for gpu in seen.gpus if gpu.parent_uuid is None}
+    failed = _failed(whole, cards, seen)
+    keyless = {entry.vendor for entry in seen.detection if entry.found and entry.loss_detection == NO_KEYS}
+    tracks: dict[str, Track] = {}
+    shrunken = set()
+    for uuid, track in cards.tracks.items():
+        vendor = track.gpu.vendor
+        if uuid not in whole and vendor in keyless:
+            # By index only: which card is gone cannot be told, so none is condemned and all are doubted.
+            now = [gpu for gpu in whole.values() if gpu.vendor == vendor]
+            before = [other for other in cards.tracks.values() if other.gpu.vendor == vendor]
+            if vendor not in cards.shrunken and vendor not in shrunken:
+                changes.append(
+                    Change(EventKind.CARDS_MISSING, None, f"{len(now)} of {len(before)} {vendor} cards are listed")
+                )
+            shrunken.add(vendor)
+            tracks[uuid] = replace(track, listed=False)
+            continue
+        tracks[uuid] = _step(
+            replace(track, gpu=whole.get(uuid, track.gpu), listed=uuid in whole),
+            failed.get(uuid),
+            limits,
+            changes,
+        )
+    for uuid, gpu in whole.items():
+        if uuid not in tracks:
+            tracks[uuid] = _step(Track(gpu), failed.get(uuid), limits, changes)
+    return Cards(tracks, 0, frozenset(shrunken)), changes
+
+
+def health(cards: Cards, gpus: Sequence[Gpu], dirty: Collection[str]) -> dict[str, CardHealth]:
+    """The health of each card and slice in ``gpus``. ``dirty``: held by something that is not our allocation."""
+    result: dict[str, CardHealth] = {}
+    for gpu in gpus:
+        key = gpu.parent_uuid or gpu.uuid
+        track = cards.tracks.get(key)
+        state = track.state if track is not None else CardHealth.UNKNOWN
+        if state is CardHealth.OK:
+            if gpu.vendor in cards.shrunken:
+                state = CardHealth.SUSPECT
+            elif gpu.uuid in dirty or key in dirty:
+                state = CardHealth.DIRTY
+        result[gpu.uuid] = state
+    return result
+
+
+def unlisted(cards: Cards) -> list[Gpu]:
+    """Cards that a working list no longer names: still shown, with what is known of them."""
+    return [track.gpu for track in cards.tracks.values() if not track.listed]
+
+
+def _nothing_new(cards: Cards, seen: Observation) -> bool:
+    # Nearly every beat of nearly every node: same list, nothing failed, all well.
+    if seen.failures or cards.collector_errors or cards.shrunken or seen.gpus is None:
+        return False
+    whole = [gpu for gpu in seen.gpus if gpu.parent_uuid is None]
+    if len(whole) != len(cards.tracks):
+        return False
+    for gpu in whole:
+        track = cards.tracks.get(gpu.uuid)
+        if track is None or track.gpu is not gpu or track.state is not CardHealth.OK or track.failed or track.absent:
+            return False
+    return True
+
+
+def _failed(whole: Mapping[str, Gpu], cards: Cards, seen: Observation) -> dict[str, str]:
+    by_index = {gpu.index: uuid for uuid, gpu in whole.items() if gpu.index is not None}
+    failed: dict[str, str] = {}
+    for failure in seen.failures:
+        uuid = failure.uuid if failure.uuid is not None else by_index.get(failure.index)
+        if uuid is not None and (uuid in whole or uuid in cards.tracks):
+            failed[uuid] = failure.reason or "the collector names it as failed"
+    return failed
+
+
+def _step(track: Track, failure: str | None, limits: Limits, changes: list[Change]) -> Track:
+    uuid = track.gpu.uuid
+    if failure is None and track.listed:
+        good = track.good + 1 if track.state is not CardHealth.OK else 0
+        if track.state is CardHealth.LOST and good < limits.back_after:
+            return replace(track, failed=0, absent=0, good=good)
+        if track.state is CardHealth.LOST:
+            changes.append(Change(EventKind.GPU_RETURNED, uuid, f"well for {good} beats in a row"))
+        return replace(track, failed=0, absent=0, good=0, state=CardHealth.OK)
+    failed = track.failed + 1 if failure is not None else 0
+    absent = track.absent + 1 if not track.listed and failure is None else 0
+    why = failure or "a list that worked lacks it"
+    state = track.state
+    if state is not CardHealth.LOST and max(failed, absent) >= limits.lost_after:
+        state = CardHealth.LOST
+        changes.append(Change(EventKind.GPU_LOST, uuid, f"{why}, {max(failed, absent)} beats in a row"))
+    elif state is CardHealth.OK:
+        state = CardHealth.SUSPECT
+        changes.append(Change(EventKind.GPU_SUSPECT, uuid, why))
+    return replace(track, failed=failed, absent=absent, good=0, state=state)

@@ -1,0 +1,235 @@
+"""One node as this process holds it: the newest beat, the sections that beats may leave out, its cards.
+
+:func:`merge` is the whole rule of digests: a section in the body replaces, one whose digest is held stays, one
+whose digest is not held is asked for again, one in neither is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from runtime.protocol import codec
+from runtime.protocol.heartbeat import UNCHANGING, Gpu, Heartbeat, Host, TaskHealth
+from runtime.protocol.nodes import CardHealth, Cordon, NodeState
+from runtime.server.services import cards as card_rules
+from runtime.server.services.node_view import NodeView
+
+KEPT = ("agent", "docker", "exec_mode", "drivers", "slots", "labels", "gpu_capabilities", "gpu_detection")
+"""Members of every beat that are stored too, when they change."""
+
+_HOST_FACTS = ("hostname", "os", "kernel", "cpu_cores", "memory_total_mib", "macs", "ips", "mgmt_addr")
+_HOST_LOAD = ("cpu_percent", "memory_used_mib", "disks", "uptime_s")
+
+
+@dataclass
+class Held:
+    """Guarded by the lock of its node id in Presence. Times of hearing are on the monotonic clock;
+    ``seen_wall`` is the wall clock's."""
+
+    node_id: str
+    instance_id: str | None = None
+    fingerprint: str | None = None
+    boot_id: str | None = None
+    former_boots: set[str] = field(default_factory=set)
+    cloned_boots: set[str] = field(default_factory=set)
+    run: int = 0
+    seq: int = 0
+    heard_at: float | None = None
+    seen_wall: float | None = None
+    leaving: bool = False
+    state: NodeState = NodeState.ONLINE
+    cordon: Cordon | None = None
+    draining: bool = False
+    drain_deadline: str | None = None
+    drain_then: str | None = None
+    beat: Heartbeat | None = None
+    sections: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    cards: card_rules.Cards = field(default_factory=card_rules.Cards)
+    dirty_cards: frozenset[str] = frozenset()
+    facts_changed: bool = False
+    _view: NodeView | None = None
+    _health: dict[str, TaskHealth] | None = None
+
+    def changed(self) -> None:
+        """The view has to be made anew."""
+        self._view = None
+
+    def view(self) -> NodeView:
+        if self._view is None:
+            self._view = _view(self)
+        return self._view
+
+    def task_health(self) -> dict[str, TaskHealth]:
+        """uid -> what the newest beat says of the claim."""
+        if self._health is None:
+            entries = self.beat.task_health if self.beat is not None else None
+            self._health = {entry.uid: entry for entry in entries or ()}
+        return self._health
+
+    def is_newer(self, beat: Heartbeat) -> bool:
+        return beat.run > self.run or (beat.run == self.run and beat.seq > self.seq) or self.beat is None
+
+    def facts(self) -> dict[str, Any]:
+        """What is stored of the node beside its identity: JSON."""
+        stored = {name: codec.encode(value, drop_none=True) for name, value in self.sections.items()}
+        if self.beat is not None:
+            for name in KEPT:
+                value = getattr(self.beat, name)
+                if value is not None:
+                    stored[name] = codec.encode(value, drop_none=True)
+        return stored
+
+
+def merge(held: Held, beat: Heartbeat) -> list[str]:
+    """Take a newer beat in; returns the sections that must be sent in full."""
+    send_full: list[str] = []
+    before = held.beat
+    sections, digests = held.sections, held.digests
+    for name in UNCHANGING:
+        value = getattr(beat, name)
+        claimed = beat.digests.get(name)
+        if name == "host" and value is not None and not _is_full(value):
+            # Load only: the facts are the held ones, if they are still the same.
+            _merge_load(sections, value)
+            value = None
+            if claimed is None:
+                continue
+        if value is not None:
+            if claimed is None or digests.get(name) != claimed or name not in sections:
+                held.facts_changed = True
+                sections[name] = value
+            elif name == "host":
+                sections[name] = value
+            if claimed is None:
+                digests.pop(name, None)
+            else:
+                digests[name] = claimed
+        elif claimed is None:
+            if sections.pop(name, None) is not None:
+                held.facts_changed = True
+            digests.pop(name, None)
+        elif digests.get(name) != claimed:
+            send_full.append(name)
+    if not held.facts_changed:
+        held.facts_changed = (
+            before is None
+            or any(getattr(before, name) != getattr(beat, name) for name in KEPT if name != "agent")
+            or build_of(before) != build_of(beat)
+        )
+    held.beat = beat
+    held.run, held.seq = beat.run, beat.seq
+    held.leaving = beat.leaving
+    held.dirty_cards = _dirty(beat)
+    held._view = held._health = None
+    return send_full
+
+
+def build_of(beat: Heartbeat | None) -> tuple[Any, ...] | None:
+    """(version, commit, built_at, dirty) of the agent, None where it did not say."""
+    if beat is None or beat.agent is None:
+        return None
+    return (beat.agent.version, beat.agent.commit, beat.agent.built_at, beat.agent.dirty)
+
+
+def observation(held: Held) -> card_rules.Observation:
+    """What the newest beat says of the cards."""
+    beat = held.beat
+    assert beat is not None
+    return card_rules.Observation(
+        gpus=held.sections.get("gpus"),
+        failures=beat.gpu_collect_failures or (),
+        collector_error=beat.gpu_collector_error,
+        detection=beat.gpu_detection or (),
+    )
+
+
+def restored(stored: dict[str, Any], node_id: str, instance_id: str | None, run: int, seq: int) -> Heartbeat | None:
+    """A stored node's facts as the beat that they came from; None when an older release stored other shapes."""
+    try:
+        return codec.decode(
+            Heartbeat,
+            {
+                "protocol": 1,
+                "node_id": node_id,
+                "instance_id": instance_id or "",
+                "run": run,
+                "seq": seq,
+                **stored,
+            },
+        )
+    except codec.WireError:
+        return None
+
+
+def _is_full(host: Host) -> bool:
+    return any(getattr(host, name) is not None for name in _HOST_FACTS)
+
+
+def _merge_load(sections: dict[str, Any], load: Host) -> None:
+    known = sections.get("host")
+    if known is None:
+        return
+    facts = {name: getattr(known, name) for name in _HOST_FACTS}
+    fresh = {name: getattr(load, name) for name in _HOST_LOAD}
+    if fresh["disks"] is None:
+        fresh["disks"] = known.disks
+    sections["host"] = Host(**facts, **fresh)
+
+
+def _dirty(beat: Heartbeat) -> frozenset[str]:
+    if not beat.gpu_holders and not beat.foreign:
+        return frozenset()
+    held = {holder.uuid for holder in beat.gpu_holders or () if holder.ours is False}
+    for container in beat.foreign or ():
+        held.update(container.gpus)
+    return frozenset(held)
+
+
+def _view(held: Held) -> NodeView:
+    beat = held.beat
+    sections = held.sections
+    host: Host = sections.get("host") or _NO_HOST
+    gpus: tuple[Gpu, ...] = tuple(sections.get("gpus") or ())
+    gone = card_rules.unlisted(held.cards)
+    if gone:
+        gpus += tuple(gone)
+    topology = sections.get("gpu_topology")
+    images = sections.get("images")
+    whole = beat if beat is not None else None
+    health: dict[str, CardHealth] = card_rules.health(held.cards, gpus, held.dirty_cards)
+    seen = held.seen_wall
+    return NodeView(
+        node_id=held.node_id,
+        state=held.state,
+        schedulable=held.cordon is None,
+        draining=held.draining,
+        cordon=held.cordon,
+        labels=(whole.labels if whole is not None else None) or {},
+        hostname=host.hostname,
+        mgmt_addr=host.mgmt_addr,
+        docker_available=whole.docker.available if whole is not None and whole.docker is not None else None,
+        exec_mode=whole.exec_mode if whole is not None else None,
+        process_driver="process" in ((whole.drivers if whole is not None else None) or ()),
+        slots_total=whole.slots.total if whole is not None and whole.slots is not None else 0,
+        cpu_cores=host.cpu_cores,
+        memory_total_mib=host.memory_total_mib,
+        gpus=gpus,
+        card_health=health,
+        capabilities={c.uuid: c for c in (whole.gpu_capabilities if whole is not None else None) or ()},
+        collector_failing=held.cards.collector_errors >= COLLECTOR_FAILING_AFTER,
+        nvlink_domains=tuple(frozenset(d) for d in topology.nvlink_domains) if topology is not None else (),
+        images=frozenset(images) if images is not None else None,
+        last_seen_at=datetime.fromtimestamp(seen, timezone.utc) if seen is not None else None,
+        instance_id=held.instance_id,
+        run=held.run,
+        boot_id=held.boot_id,
+        live_task_ids=frozenset(whole.live_task_ids) if whole is not None and whole.live_task_ids is not None else None,
+    )
+
+
+_NO_HOST = Host()
+COLLECTOR_FAILING_AFTER = 3
+"""Beats in a row whose collector failed as a whole; from then on the node gets no new card work."""

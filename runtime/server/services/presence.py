@@ -1,0 +1,269 @@
+"""Presence: the newest beat of every node, in memory; and who holds which node id.
+
+A steady beat costs no database statement. What must survive is written later, in batches (see ``flush``); only
+the binding of an instance to its node id is on disk before the first 200.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.protocol.heartbeat import Heartbeat, TaskHealth
+from runtime.protocol.nodes import Cordon, NodeState
+from runtime.server.services import binding, registration
+from runtime.server.services import cards as card_rules
+from runtime.server.services.held import Held, build_of, merge, observation
+from runtime.server.services.node_view import NodeView
+from runtime.server.services.registration import Verdict
+from runtime.server.settings import ServerSettings
+from runtime.server.store.database import Database
+
+log = logging.getLogger(__name__)
+
+STRIPES = 64
+Listener = Callable[[str, NodeView, Heartbeat], None]
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something a beat brought that becomes an event: written by the next round."""
+
+    node_id: str
+    change: card_rules.Change | None = None
+    text: str = ""
+    code: str = ""
+
+
+class Presence:
+    """Thread-safe. One lock for a share of the node ids; none is held while another node is looked at."""
+
+    def __init__(self, db: Database, settings: ServerSettings) -> None:
+        self._db = db
+        self._settings = settings
+        self._limits = card_rules.Limits(settings.card_lost_after_beats, settings.card_back_after_beats)
+        self._nodes: dict[str, Held] = {}
+        self._locks = tuple(threading.Lock() for _ in range(STRIPES))
+        self._listeners: list[Listener] = []
+        self._woken: list[Callable[[], None]] = []
+        self._dirty: set[str] = set()
+        self._noted: list[Noted] = []
+        self._small_lock = threading.Lock()
+        self.started_at = time.monotonic()
+
+    # -- beats -----------------------------------------------------------------------------------------------
+
+    def record(self, beat: Heartbeat) -> list[str]:
+        """Take a beat in; returns the sections that the node must send in full.
+
+        Raises the problems of ``registration.decide``. An older beat refreshes when the node was heard, and
+        nothing else.
+        """
+        now, wall = time.monotonic(), time.time()
+        node_id = beat.node_id
+        with self._lock(node_id):
+            held = self._nodes.get(node_id)
+            if held is None or held.instance_id != beat.instance_id:
+                held = self._bind(held, beat, now)
+            elif held.boot_id != beat.boot_id or beat.run < held.run:
+                self._continue(held, beat)
+            held.heard_at, held.seen_wall = now, wall
+            wake = held.state is not NodeState.ONLINE or beat.leaving
+            if not held.is_newer(beat):
+                held.changed()
+                self._mark(node_id)
+                return []
+            before, fabrics = build_of(held.beat), held.sections.get("fabrics")
+            send_full = merge(held, beat)
+            held.cards, changes = card_rules.advance(held.cards, observation(held), self._limits)
+            noted = [Noted(node_id, change) for change in changes]
+            after = build_of(beat)
+            if before is not None and after is not None and before != after:
+                noted.append(Noted(node_id, None, f"{_build_text(before)} -> {_build_text(after)}", "build_changed"))
+            if fabrics and held.sections.get("fabrics") is not fabrics:
+                gone = {f.name for f in fabrics} - {f.name for f in held.sections.get("fabrics") or ()}
+                noted.extend(Noted(node_id, None, f"fabric {name} is gone", "fabric_vanished") for name in sorted(gone))
+            self._mark(node_id, noted)
+            view = held.view()
+        for listener in self._listeners:
+            listener(node_id, view, beat)
+        if wake or noted:
+            self._wake()
+        return send_full
+
+    def on_beat(self, listener: Listener) -> None:
+        """``listener(node_id, view, beat)`` runs in the request's thread after each newer beat; it must only
+        enqueue."""
+        self._listeners.append(listener)
+
+    def on_wake(self, call: Callable[[], None]) -> None:
+        """``call()`` runs when a beat changed something that the next round should not wait for."""
+        self._woken.append(call)
+
+    def bound_instance(self, node_id: str) -> str | None:
+        """The instance that holds ``node_id``, None when nobody does."""
+        held = self._nodes.get(node_id)
+        if held is not None:
+            return held.instance_id
+        # Another process may have registered it a moment ago.
+        return None if self._db.is_sqlite else binding.stored_instance(self._db, node_id)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def view(self, node_id: str) -> NodeView | None:
+        with self._lock(node_id):
+            held = self._nodes.get(node_id)
+            return held.view() if held is not None else None
+
+    def views(self) -> list[NodeView]:
+        """Every node, by id."""
+        return [view for node_id in sorted(self._nodes) if (view := self.view(node_id)) is not None]
+
+    def task_health(self, node_id: str) -> dict[str, TaskHealth]:
+        """uid -> what the newest beat says of each claim that the node holds."""
+        with self._lock(node_id):
+            held = self._nodes.get(node_id)
+            return held.task_health() if held is not None else {}
+
+    def node_ids(self) -> list[str]:
+        return list(self._nodes)
+
+    def held(self, node_id: str) -> Held | None:
+        """The record itself, for this package's own modules: use it inside :meth:`locked`."""
+        return self._nodes.get(node_id)
+
+    def locked(self, node_id: str) -> threading.Lock:
+        """The lock that guards the record of ``node_id``."""
+        return self._lock(node_id)
+
+    # -- what others decide about a node ---------------------------------------------------------------------
+
+    def set_state(self, node_id: str, state: NodeState) -> None:
+        with self._changing(node_id) as held:
+            if held is not None:
+                held.state = state
+
+    def set_cordon(
+        self,
+        node_id: str,
+        cordon: Cordon | None,
+        *,
+        draining: bool = False,
+        deadline: str | None = None,
+        then: str | None = None,
+    ) -> None:
+        """A cordon was committed or taken back; call it after the commit (``tx.after``)."""
+        with self._changing(node_id) as held:
+            if held is not None:
+                held.cordon, held.draining = cordon, draining
+                held.drain_deadline, held.drain_then = deadline, then
+        self._wake()
+
+    def released(self, node_id: str) -> None:
+        """Nobody holds the node id any more."""
+        with self._changing(node_id) as held:
+            if held is not None:
+                held.instance_id = None
+
+    def forget(self, node_id: str) -> None:
+        """The node was deleted."""
+        with self._lock(node_id):
+            self._nodes.pop(node_id, None)
+
+    # -- for the flusher and the rounds ----------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take over what the database holds of each node."""
+        for held in binding.load_all(self._db):
+            self.adopt(held)
+
+    def adopt(self, held: Held) -> None:
+        """Hold this record from now on."""
+        with self._lock(held.node_id):
+            self._nodes[held.node_id] = held
+
+    def take_dirty(self) -> set[str]:
+        """Node ids heard since the last call."""
+        with self._small_lock:
+            taken, self._dirty = self._dirty, set()
+        return taken
+
+    def give_back_dirty(self, node_ids: set[str]) -> None:
+        """They could not be written: they stay to be written."""
+        with self._small_lock:
+            self._dirty |= node_ids
+
+    def take_noted(self) -> list[Noted]:
+        with self._small_lock:
+            taken, self._noted = self._noted, []
+        return taken
+
+    def give_back_noted(self, noted: list[Noted]) -> None:
+        with self._small_lock:
+            self._noted[:0] = noted
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _bind(self, held: Held | None, beat: Heartbeat, now: float) -> Held:
+        bound = binding.bind(self._db, held, beat, self.started_at, now, self._settings.lost_after_s)
+        self._nodes[beat.node_id] = bound.held
+        if bound.unbound is not None and bound.unbound in self._nodes:
+            # One assignment, so it needs no second lock: two locks at once could wait for each other.
+            self._nodes[bound.unbound].instance_id = None
+        return bound.held
+
+    def _continue(self, held: Held, beat: Heartbeat) -> None:
+        decision = registration.decide(binding.known(held), None, beat, lost_after_s=self._settings.lost_after_s)
+        if decision.verdict in (Verdict.REBOOTED, Verdict.UNMASK) and held.boot_id is not None:
+            target = held.former_boots if decision.verdict is Verdict.REBOOTED else held.cloned_boots
+            target.add(held.boot_id)
+        if decision.verdict is Verdict.UNMASK:
+            log.warning("node %s: its instance runs on two machines; the later one is refused", held.node_id)
+            # The copy may have counted on from the same run: the true holder goes on with its own.
+            held.run, held.seq = beat.run, beat.seq - 1
+        if beat.boot_id is not None:
+            held.former_boots.discard(beat.boot_id)
+            held.boot_id = beat.boot_id
+
+    def _mark(self, node_id: str, noted: list[Noted] | None = None) -> None:
+        with self._small_lock:
+            self._dirty.add(node_id)
+            if noted:
+                self._noted.extend(noted)
+
+    def _lock(self, node_id: str) -> threading.Lock:
+        return self._locks[hash(node_id) % STRIPES]
+
+    def _changing(self, node_id: str) -> _Changing:
+        return _Changing(self, node_id)
+
+    def _wake(self) -> None:
+        for call in self._woken:
+            call()
+
+
+class _Changing:
+    """``with`` the record of a node locked; its view is made anew afterwards."""
+
+    def __init__(self, presence: Presence, node_id: str) -> None:
+        self._lock = presence.locked(node_id)
+        self._presence = presence
+        self._node_id = node_id
+
+    def __enter__(self) -> Held | None:
+        self._lock.acquire()
+        return self._presence.held(self._node_id)
+
+    def __exit__(self, *_: object) -> None:
+        held = self._presence.held(self._node_id)
+        if held is not None:
+            held.changed()
+        self._lock.release()
+
+
+def _build_text(build: tuple[object, ...]) -> str:
+    version, commit, _, dirty = build
+    return f"{version}/{commit}" + ("-dirty" if dirty else "")
