@@ -1,0 +1,224 @@
+"""The node's cards as last seen, kept fresh by a loop of its own so that nobody waits for a vendor's tool.
+
+A vendor once found stays the node's vendor, also over a restart: from then on a tool that fails is a collector
+error, never a node without cards. The last known inventory is kept with it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, Optional
+
+from runtime.agent.hardware.detector import Cards, CollectorError, Detection, Detector
+from runtime.agent.hardware.tools import ToolRunner
+from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
+from runtime.agent.hardware.virtual import virtual_cards
+from runtime.agent.loop import Loop
+from runtime.protocol.codec import WireError, decode, encode
+from runtime.protocol.heartbeat import (
+    Gpu,
+    GpuCapability,
+    GpuCollectFailure,
+    GpuDetection,
+    GpuStats,
+    GpuTopology,
+)
+
+log = logging.getLogger(__name__)
+
+FILE = "hardware.json"
+INTERVAL_S = 5.0
+LOOK_AGAIN_EVERY = 60
+"""A node without real cards looks for some again once in this many rounds (5 minutes)."""
+
+ROUND_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class GpuSnapshot:
+    """What the heartbeat says of cards. ``gpus`` None: not known yet; a failing collector never shrinks it.
+
+    ``collector_error`` is the sentence of a collection that failed as a whole; ``stats``, ``failures`` and
+    ``capabilities`` are then empty: they are of now, or not at all.
+    """
+
+    gpus: Optional[list[Gpu]] = None
+    stats: list[GpuStats] = field(default_factory=list)
+    failures: list[GpuCollectFailure] = field(default_factory=list)
+    collector_error: Optional[str] = None
+    detection: list[GpuDetection] = field(default_factory=list)
+    capabilities: list[GpuCapability] = field(default_factory=list)
+    topology: Optional[GpuTopology] = None
+    source: str = "unavailable"
+
+    def gpu(self, uuid: str) -> Optional[Gpu]:
+        return next((gpu for gpu in self.gpus or [] if gpu.uuid == uuid), None)
+
+
+class Inventory:
+    """Finds the vendor, then collects every ``interval_s``. :meth:`snapshot` never blocks.
+
+    ``on_first`` is called once, when the first round is done. ``mode``: ``first`` or ``all`` vendors.
+    """
+
+    def __init__(
+        self,
+        detectors: list[Detector],
+        runner: ToolRunner,
+        *,
+        node_id: str,
+        state_dir: Optional[Path],
+        mode: str = "first",
+        virtual: int = 1,
+        interval_s: float = INTERVAL_S,
+        on_first: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._detectors = detectors
+        self._runner = runner
+        self._node_id = node_id
+        self._file = None if state_dir is None else state_dir / FILE
+        self._mode = mode
+        self._virtual = virtual
+        self._on_first = on_first
+        self._lock = threading.Lock()
+        self._snapshot = GpuSnapshot()
+        self._detections: dict[str, Detection] = {}
+        self._rounds = 0
+        self._vendors, self._known = self._load()
+        self.loop = Loop("inventory", interval_s, self.round, deadline_s=ROUND_DEADLINE_S)
+
+    def start(self) -> None:
+        self.loop.start()
+
+    def stop(self) -> None:
+        """No further round; ends the children."""
+        self.loop.stop()
+        for detector in self._detectors:
+            detector.close()
+
+    def snapshot(self) -> GpuSnapshot:
+        with self._lock:
+            return self._snapshot
+
+    def stuck_tools(self) -> list[str]:
+        """Tools with a child that is stuck in the kernel."""
+        return self._runner.stuck()
+
+    def round(self) -> None:
+        """Detect if no vendor is known, collect from those that are, publish."""
+        if not self._vendors and self._rounds % LOOK_AGAIN_EVERY == 0:
+            self._detect()
+        self._rounds += 1
+        snapshot = self._collect()
+        with self._lock:
+            self._snapshot = snapshot
+        if self._rounds == 1:
+            self._on_first()
+
+    def _detect(self) -> None:
+        """Ask all vendors side by side; the order decides between those that answer."""
+        with ThreadPoolExecutor(max(1, len(self._detectors)), thread_name_prefix="detect") as pool:
+            answers = list(pool.map(_detected, self._detectors))
+        self._detections = {detector.vendor: answer for detector, answer in zip(self._detectors, answers)}
+        found = [detector.vendor for detector, answer in zip(self._detectors, answers) if answer.found]
+        self._vendors = found if self._mode == "all" else found[:1]
+        if self._vendors:
+            log.info("cards of %s: %s", self._vendors[0], self._detections[self._vendors[0]].why)
+
+    def _collect(self) -> GpuSnapshot:
+        if not self._vendors:
+            return self._without_cards()
+        gpus: list[Gpu] = []
+        parts: list[Cards] = []
+        errors: list[str] = []
+        for detector in self._detectors:
+            if detector.vendor not in self._vendors:
+                continue
+            known = [gpu for gpu in self._known if gpu.vendor == detector.vendor]
+            try:
+                cards = detector.collect(known)
+                if known and not cards.gpus:
+                    raise CollectorError(f"{cards.source or detector.vendor} lists no card; {len(known)} were known")
+            except CollectorError as error:
+                errors.append(str(error))
+                gpus.extend(known)
+                self._note(detector.vendor, str(error))
+            else:
+                parts.append(cards)
+                gpus.extend(cards.gpus)
+                self._note(detector.vendor, f"{cards.source} answers with {len(cards.gpus)} cards")
+        self._remember(gpus)
+        domains = [domain for cards in parts if cards.topology for domain in cards.topology.nvlink_domains]
+        numa = {uuid: node for cards in parts if cards.topology for uuid, node in cards.topology.numa.items()}
+        return GpuSnapshot(
+            gpus=gpus if gpus or not errors else None,
+            stats=[stats for cards in parts for stats in cards.stats],
+            failures=[failure for cards in parts for failure in cards.failures],
+            collector_error="; ".join(errors) or None,
+            detection=self._detection(),
+            capabilities=[capability for cards in parts for capability in cards.capabilities],
+            topology=GpuTopology(domains, numa) if any(cards.topology for cards in parts) else None,
+            source="+".join(cards.source for cards in parts) or "unavailable",
+        )
+
+    def _without_cards(self) -> GpuSnapshot:
+        """No vendor answers with cards: virtual ones, unless some vendor is here but fails."""
+        broken = [answer.why for answer in self._detections.values() if answer.present]
+        if broken:
+            return GpuSnapshot(collector_error="; ".join(broken), detection=self._detection())
+        cards = virtual_cards(self._virtual, self._node_id)
+        return GpuSnapshot(gpus=cards.gpus, detection=self._detection(), source=VIRTUAL if cards.gpus else "none")
+
+    def _note(self, vendor: str, why: str) -> None:
+        self._detections[vendor] = Detection(True, True, why)
+
+    def _detection(self) -> list[GpuDetection]:
+        lines = []
+        for detector in self._detectors:
+            answer = self._detections.get(detector.vendor)
+            if answer is not None:
+                lines.append(
+                    GpuDetection(detector.vendor, answer.found, answer.why, detector.evidence, detector.loss_detection)
+                )
+        return lines
+
+    def _load(self) -> tuple[list[str], list[Gpu]]:
+        """Vendors and cards of an earlier start."""
+        if self._file is None:
+            return [], []
+        try:
+            data = json.loads(self._file.read_bytes())
+            gpus = [decode(Gpu, gpu) for gpu in data["gpus"]]
+        except FileNotFoundError:
+            return [], []
+        except (OSError, ValueError, KeyError, TypeError, WireError) as error:
+            log.warning("%s is put aside: %s", self._file, error)
+            return [], []
+        vendors = {detector.vendor for detector in self._detectors}
+        return [vendor for vendor in data.get("vendors", []) if vendor in vendors], gpus
+
+    def _remember(self, gpus: list[Gpu]) -> None:
+        if gpus == self._known:
+            return
+        self._known = gpus
+        if self._file is None:
+            return
+        temporary = self._file.with_suffix(".new")
+        try:
+            temporary.write_text(json.dumps({"vendors": self._vendors, "gpus": encode(gpus)}), "utf-8")
+            temporary.replace(self._file)
+        except OSError as error:
+            log.warning("%s: %s", self._file, error.strerror)
+
+
+def _detected(detector: Detector) -> Detection:
+    try:
+        return detector.detect()
+    except Exception as error:  # one vendor's module must not hide the others
+        log.exception("the detector of %s failed", detector.vendor)
+        return Detection(False, True, f"its detector failed: {error}")

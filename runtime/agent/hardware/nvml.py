@@ -1,0 +1,145 @@
+"""NVML through a long-lived child process with a deadline.
+
+The child is kept between collections (opening the library wakes idle cards), killed and replaced when it misses
+its deadline, and left behind when not even a kill ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+from runtime.agent.hardware.detector import CollectorError
+from runtime.agent.hardware.nvml_child import LIBRARY
+from runtime.agent.hardware.tools import ToolRunner, end_child, tool_environment
+
+NAME = "NVML"
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+    WSL_LIBRARIES,
+    "/run/opengl-driver/lib",
+)
+LINKER_CACHE = Path("/etc/ld.so.cache")
+
+ANSWER_LIMIT = 4 * 1024 * 1024
+
+# The child gets the parent's import path as it is, so that it starts the same way from a checkout, a virtual
+# environment and a single-file build, without the start-up cost of any of them.
+_START = (
+    "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from runtime.agent.hardware.nvml_child import main; main()"
+)
+
+
+def library_present() -> bool:
+    """Whether the library is where the dynamic linker would find it (or in WSL's folder)."""
+    extra = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    if any(folder and (Path(folder) / LIBRARY).exists() for folder in (*extra, *LIBRARY_FOLDERS)):
+        return True
+    try:
+        return LIBRARY.encode() + b"\0" in LINKER_CACHE.read_bytes()
+    except OSError:
+        return False
+
+
+class NvmlChild:
+    """Asks the child, one question at a time; CollectorError when there is no answer within ``deadline_s``."""
+
+    def __init__(self, runner: ToolRunner) -> None:
+        self._runner = runner
+        self._lock = threading.Lock()
+        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._rest = b""
+
+    def ask(self, word: str) -> dict[str, Any]:
+        """The child's answer to ``collect``, ``wide`` or ``release``."""
+        if not self._lock.acquire(blocking=False):
+            raise CollectorError(f"{NAME} is still answering the last question")
+        try:
+            return self._ask(word)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """End the child; it is started again by the next question."""
+        child, self._child = self._child, None
+        if child is not None and not end_child(child):
+            self._runner.leave_behind(NAME, child)
+        if child is not None:
+            _close_pipes(child)
+
+    def _ask(self, word: str) -> dict[str, Any]:
+        if NAME in self._runner.stuck():
+            raise CollectorError(f"{NAME} is stuck in the kernel; it is not asked again before that child ends")
+        if self._child is not None and self._child.poll() is not None:
+            self.close()
+        if self._child is None:
+            self._start()
+        try:
+            answer = json.loads(self._exchange(word))
+        except (TimeoutError, OSError, ValueError) as error:
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise CollectorError(f"{NAME} did not answer in {self._runner.deadline_s:g} s") from None
+            raise CollectorError(f"the {NAME} child ended without an answer") from None
+        if not isinstance(answer, dict):
+            raise CollectorError(f"the {NAME} child answered with a {type(answer).__name__}")
+        return answer
+
+    def _start(self) -> None:
+        environment = tool_environment()
+        folders = environment.get("LD_LIBRARY_PATH", "")
+        environment["LD_LIBRARY_PATH"] = ":".join(part for part in (folders, WSL_LIBRARIES) if part)
+        self._rest = b""
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise CollectorError(f"the {NAME} child could not be started: {error.strerror}") from None
+
+    def _exchange(self, word: str) -> bytes:
+        """Send one line, read one line; TimeoutError, or ValueError at the end of the child's output."""
+        child = self._child
+        if child is None or child.stdin is None or child.stdout is None:
+            raise ValueError("no child")
+        deadline = time.monotonic() + self._runner.deadline_s
+        child.stdin.write(word.encode() + b"\n")
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._rest:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not selector.select(remaining):
+                    raise TimeoutError
+                piece = os.read(child.stdout.fileno(), 65536)
+                if not piece or len(self._rest) > ANSWER_LIMIT:
+                    raise ValueError("the child's output ended")
+                self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+def _close_pipes(child: subprocess.Popen[bytes]) -> None:
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                pass
