@@ -84,22 +84,27 @@ class Duration(Form):
     """``90``, ``90s``, ``10m``, ``2h``, ``1d`` -> seconds."""
 
     name = "DURATION"
-    wanted = "seconds, or a number with s, m, h or d, above 0"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
+        self.wanted = "seconds, or a number with s, m, h or d" + ("" if zero else ", above 0")
 
     def parse(self, text: str) -> Optional[float]:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-        seconds = float(match[1]) * _SECONDS[match[2]] if match else 0
-        return seconds if seconds > 0 else None
+        if match is None:
+            return None
+        seconds = float(match[1]) * _SECONDS[match[2]]
+        return seconds if seconds > 0 or self._zero else None
 
 
 class Size(Form):
-    """``512m``, ``8g`` -> MiB. The unit must be there: others read a bare number as bytes."""
+    """``512``, ``512m``, ``8g`` -> MiB. A bare number is MiB, as everywhere in the contract."""
 
     name = "SIZE"
-    wanted = "a number with m (MiB) or g (GiB), for example 8g"
+    wanted = "MiB, or a number with m (MiB) or g (GiB), for example 8g"
 
     def parse(self, text: str) -> Optional[int]:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(m|g)(?:i?b)?", text.lower())
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:(m|g)(?:i?b)?)?", text.lower())
         size = int(float(match[1]) * (1024 if match[2] == "g" else 1)) if match else 0
         return size or None
 

@@ -6,17 +6,40 @@ A :class:`Masker` knows values, not names: what it was told is replaced wherever
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import threading
-from urllib.parse import quote
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus
 
 MASK = "********"
 SHORTEST = 4
 """Values below this length are not masked by value: they would tear ordinary text apart."""
 
 
+_SHORTEST_INSIDE = 6
+"""A stretch of base64 below this length also stands in ordinary text by chance."""
+
+
+def _forms(secret: str) -> set[str]:
+    """Every text that gives ``secret`` away: itself, escaped for a URL, JSON or a repr, and in base64."""
+    escaped = {quote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
+    escaped |= {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    whole = base64.b64encode(secret.encode()).decode()
+    encoded = {whole} | {text for text in _inside_base64(secret.encode()) if len(text) >= _SHORTEST_INSIDE}
+    url_safe = {text.replace("+", "-").replace("/", "_") for text in encoded}
+    return {secret, *escaped, *encoded, *url_safe}
+
+
+def _inside_base64(secret: bytes) -> Iterator[str]:
+    """What base64 of a longer text (``user:password``) shows of ``secret``: three texts, by where it begins."""
+    for before, first in ((0, 0), (1, 2), (2, 3)):
+        encoded = base64.b64encode(bytes(before) + secret).decode()
+        yield encoded[first : (before + len(secret)) * 8 // 6]  # only characters that no neighbour has a part in
+
+
 class Masker:
-    """Replaces known secret values, in plain, base64 and URL form, by a mask."""
+    """Replaces known secret values, in every form of :func:`_forms`, by a mask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,9 +49,8 @@ class Masker:
         """From now on this value is masked."""
         if not secret or len(secret) < SHORTEST:
             return
-        forms = {secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode()}
         with self._lock:
-            self._forms = tuple(sorted({*self._forms, *forms}, key=len, reverse=True))
+            self._forms = tuple(sorted({*self._forms, *_forms(secret)}, key=len, reverse=True))
 
     def text(self, text: str) -> str:
         """``text`` with every known value replaced."""

@@ -7,7 +7,7 @@ wanted, what to do. Members beyond the fixed ones depend on the code (``errors``
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -100,7 +100,7 @@ class ProblemDocument:
     detail: str
     title: str = ""
     type: str = ""
-    control_plane_id: str | None = None
+    control_plane_id: Optional[str] = None
     members: dict[str, Any] = field(default_factory=dict)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import re
 import typing
 from collections.abc import Mapping
@@ -72,6 +73,9 @@ def load(
     for path, value in _flatten(document, known):
         if path in known:
             values[path], origins[path] = value, document_name
+            continue
+        if any(name.startswith(f"{path}.") for name in known):
+            faults.append(Fault(path, f"{_short(value)} ({document_name})", "a map"))
             continue
         text = f"{path}: unknown setting in {document_name}{_nearest(path, known)}"
         if newer:
@@ -217,7 +221,7 @@ def _check(annotation: Any, value: Any) -> Optional[str]:
     elif hint is Any:
         fits = True
     elif hint is float:
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     elif hint is int:
         fits = isinstance(value, int) and not isinstance(value, bool)
     else:
@@ -231,9 +235,22 @@ def _check(annotation: Any, value: Any) -> Optional[str]:
         return f"at most {high}"
     pattern = keywords.get("pattern")
     if pattern is not None and re.fullmatch(pattern, value) is None:
-        return f"text that matches {pattern}"
-    if len(value) < keywords.get("min_length", 0) if isinstance(value, (str, list)) else False:
-        return f"at least {keywords['min_length']} characters or items"
+        words = _ONE_OF.fullmatch(pattern)
+        return words[1].replace("|", " or ") if words else f"text that matches {pattern}"
+    return _check_length(keywords, value)
+
+
+_ONE_OF = re.compile(r"\^\(\?:([\w-]+(?:\|[\w-]+)+)\)\$")
+"""A pattern that is nothing but a choice of words."""
+
+
+def _check_length(keywords: dict[str, Any], value: Any) -> Optional[str]:
+    fewest, most = keywords.get("min_length", 0), keywords.get("max_length")
+    unit = "characters" if isinstance(value, str) else "items"
+    if fewest and len(value) < fewest:
+        return f"at least {fewest} {unit}"
+    if most is not None and len(value) > most:
+        return f"at most {most} {unit}"
     return None
 
 
@@ -245,10 +262,10 @@ def _coerced(annotation: Any, value: Any) -> Any:
 def _wanted(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin is list:
-        return "a list"
+        return f"a list of {_wanted(_bare(typing.get_args(hint)[0])[0])}"
     if origin is dict:
-        return "a map"
-    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+        return f"a map of names to {_wanted(_bare(typing.get_args(hint)[1])[0])}"
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Any: "anything"}
     return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 

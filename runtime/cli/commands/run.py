@@ -42,7 +42,7 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--gpus", type=click.IntRange(0), metavar="N", help="Number of cards.")
 @click.option("--gpu-vendor", metavar="VENDOR", help="Cards of this vendor only.")
 @click.option("--cpus", type=click.FloatRange(0, min_open=True), metavar="N")
-@click.option("--memory", type=Size(), help="Limit, for example 512m or 8g.")
+@click.option("--memory", type=Size(), help="Limit in MiB, or for example 512m, 8g.")
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="K alone takes the value from this environment.")
 @click.option("--env-file", type=_PATH, multiple=True, metavar="FILE", help="Lines K=V, as Docker reads them.")
 @click.option("-v", "--volume", "volumes", type=Volume(), multiple=True, help="Folder of the node.")
@@ -53,6 +53,7 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
     "--registry-auth-file", type=_PATH, metavar="FILE", help="server, username, password; or a Docker config.json."
 )
 @click.option("--timeout", type=Duration(), help="Longest run, then exit code 124.")
+@click.option("--stop-grace", type=Duration(zero=True), help="From the signal to the kill, when it is stopped.")
 @click.option("--max-attempts", type=click.IntRange(1), metavar="N", help="Starts, when the infrastructure ends one.")
 @click.option("--health-http", type=HttpHealth(), help="Where the agent asks whether it is well.")
 @click.option("--follow", is_flag=True, help="Show the log until the end; exit with the task's own code.")
@@ -119,6 +120,7 @@ def spec_of(base: Spec, flags: dict[str, Any]) -> Spec:
         "memory_mib": flags["memory"],
         "node_id": flags["node_id"],
         "timeout_s": flags["timeout"],
+        "stop_grace_s": flags["stop_grace"],
         "max_attempts": flags["max_attempts"],
         "health": flags["health_http"],
         "registry_auth": read_registry_auth(auth_file, image) if auth_file else None,
