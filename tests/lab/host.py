@@ -22,6 +22,7 @@ NEEDED = {
     "ssh": "openssh-client",
     "ip": "iproute2",
     "nsenter": "util-linux",
+    "mkfs.ext4": "e2fsprogs",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional, Union
 
-from tests.lab import engine, host, network, node_image, places, setup, ssh, task_image
+from tests.lab import engine, host, network, node_image, places, setup, ssh, stuck, task_image
 from tests.lab.engine import docker
 from tests.lab.node import Node
 from tests.lab.process import LabError, Progress, run
@@ -78,32 +78,34 @@ class Lab:
         """Leave nothing but the cache folder: no container, network, volume, process, rule or bridge."""
         progress = Progress(quiet)
         with places.exclusive():
-            if engine.version() is not None:
-                nodes = setup.existing()
-                with progress.step(f"removing {len(nodes)} node(s)"):
-                    _side_by_side([lambda node=node: setup.remove(node) for node in nodes])  # type: ignore[misc]
-                    for volume in docker("volume", "ls", "-q", "--filter", f"label={places.LABEL}").split():
-                        run(["docker", "volume", "rm", "--force", volume], check=False)
-                self.registry.stop()
-                network.remove()
-            else:
-                self.registry.stop()
-            engine.stop_if_ours(progress)
-            if not engine.started_by_lab():
-                shutil.rmtree(places.state(), ignore_errors=True)
-            progress.say(f"down; the cache stays in {places.cache()} (`purge` removes it)")
+            self._take_down(progress, with_images=False)
+        progress.say(f"down; the cache stays in {places.cache()} (`purge` removes it)")
 
     def purge(self, quiet: bool = False) -> None:
-        """``down``, and the node image and the cache folder as well."""
-        self_image = engine.version() is not None
-        if self_image:
-            for node in setup.existing():
-                setup.remove(node)
-            for name in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "hf-lab-node").split():
-                run(["docker", "rmi", "--force", name], check=False)
-        self.down(quiet)
-        if not engine.started_by_lab():
+        """``down``, and the node images and the cache folder as well."""
+        progress = Progress(quiet)
+        with places.exclusive():
+            self._take_down(progress, with_images=True)
+            if engine.started_by_lab():
+                raise LabError(f"the lab's engine still runs for others, so {places.cache()} with its log stays")
             shutil.rmtree(places.cache(), ignore_errors=True)
+        progress.say("down; nothing of the lab is left")
+
+    def _take_down(self, progress: Progress, with_images: bool) -> None:
+        stuck.release_all()
+        if engine.version() is not None:
+            nodes = setup.existing()
+            with progress.step(f"removing {len(nodes)} node(s)"):
+                _side_by_side([lambda node=node: setup.remove(node) for node in nodes])  # type: ignore[misc]
+                for volume in docker("volume", "ls", "-q", "--filter", f"label={places.LABEL}").split():
+                    run(["docker", "volume", "rm", "--force", volume], check=False)
+            if with_images:
+                node_image.forget()
+            network.remove()
+        self.registry.stop()
+        engine.stop_if_ours(progress)
+        if not engine.started_by_lab():
+            shutil.rmtree(places.state(), ignore_errors=True)
 
     def status(self) -> dict[str, Any]:
         """What is there now, by asking the parts; the body of ``status -o json``."""
@@ -149,9 +151,10 @@ def _ensure_node(node: Node, image: str, cards: CardsChoice, progress: Progress)
         elif not node.running:
             node.power_on(wait=False)
         node.wait_until_booted()
-        if exists and setup.image_of(node) != image:
-            progress.say(f"{node.name} runs an older node image: `down` and `up` give it the new one")
-        if not node.docker("images", "-q", task_image.NAME).stdout.strip():
+        if exists and not setup.is_current(node, image):
+            progress.say(f"{node.name} was made by an older version of the lab: `down` and `up` make it anew")
+        held = node.docker("images", "-q", "--no-trunc", task_image.NAME).stdout.strip()
+        if held != task_image.image().id:
             node.load_image(task_image.image().archive(task_image.NAME))
 
 

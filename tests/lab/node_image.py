@@ -146,6 +146,12 @@ def _copy_files(root: Path) -> None:
         target.chmod(mode)
 
 
+def forget() -> None:
+    """Remove every node image from the machine's engine; tarballs go with the cache."""
+    for name in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "hf-lab-node").split():
+        run(["docker", "rmi", "--force", name], check=False)
+
+
 def _forget_older() -> None:
     """Images and tarballs of earlier recipes; one that a node still uses stays until that node goes."""
     for old in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "hf-lab-node").split():

@@ -38,7 +38,9 @@ def create(node: Node, image: str, cards: int) -> None:
     folder = places.make_folder(node.cards.path.parent)
     node.cards.write(default_state(node.name, cards))
     words = ["create", f"--name={node.name}", f"--hostname={node.name}"]
+    files = images.layer(_files(cards))
     words += [f"--label={places.LABEL}=node", f"--label={places.LABEL}.cards={cards}"]
+    words += [f"--label={places.LABEL}.recipe={_recipe(image, files)}"]
     words += [f"--network={places.NETWORK}", f"--ip={node.address}"]
     words += ["--stop-signal=SIGRTMIN+3", "--pids-limit=-1"]
     words += ["--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"]
@@ -48,7 +50,7 @@ def create(node: Node, image: str, cards: int) -> None:
     words += [f"--volume={node.name}-docker:/var/lib/docker", f"--volume={folder}:{places.CARDS_FOLDER}"]
     docker("volume", "create", f"--label={places.LABEL}=volume", f"{node.name}-docker")
     docker(*words, image)
-    docker("cp", "-", f"{node.name}:/", input=images.layer(_files(cards)))
+    docker("cp", "-", f"{node.name}:/", input=files)
     docker("start", node.name)
 
 
@@ -67,12 +69,20 @@ def existing() -> list[Node]:
 
 def card_count(node: Node) -> int:
     """How many cards the node was made with."""
-    label = f'{{{{index .Config.Labels "{places.LABEL}.cards"}}}}'
-    return int(docker("inspect", "-f", label, node.name) or 0)
+    return int(_label(node, "cards") or 0)
 
 
-def image_of(node: Node) -> str:
-    return docker("inspect", "-f", "{{.Config.Image}}", node.name)
+def is_current(node: Node, image: str) -> bool:
+    """Made from this image, library, tool and runtime, and not from those of an older checkout."""
+    return _label(node, "recipe") == _recipe(image, images.layer(_files(card_count(node))))
+
+
+def _label(node: Node, name: str) -> str:
+    return docker("inspect", "-f", f'{{{{index .Config.Labels "{places.LABEL}.{name}"}}}}', node.name)
+
+
+def _recipe(image: str, files: bytes) -> str:
+    return images.digest(image.encode() + files)[7:19]
 
 
 def _cgroup_options() -> list[str]:

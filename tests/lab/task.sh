@@ -41,7 +41,14 @@ while [ $# -gt 0 ]; do
     forever) while :; do nap 3600; done ;;
     print) printf '%s\n' "$1"; shift ;;
     err) printf '%s\n' "$1" >&2; shift ;;
-    env) if [ $# -gt 0 ]; then printenv "$1" || echo "unset: $1"; shift; else env; fi ;;
+    env)
+        if [ $# -gt 0 ]; then
+            env | grep "^$1=" || echo "unset: $1"
+            shift
+        else
+            env
+        fi
+        ;;
     cat) cat "$1"; shift ;;
     write) printf '%s\n' "$2" > "$1"; shift 2 ;;
     bytes) head -c "$1" /dev/zero | tr '\0' 'x'; shift ;;
@@ -59,7 +66,11 @@ while [ $# -gt 0 ]; do
         ;;
     eat) eat "$1"; shift ;;
     ignore-term) trap '' TERM ;;
-    on-term) trap "echo 'got TERM'; exit $1" TERM; shift ;;
+    on-term)
+        term_code=$1
+        trap 'echo "got TERM"; exit "$term_code"' TERM
+        shift
+        ;;
     die) kill "-$1" $$; shift ;;
     serve)
         port=$1

@@ -40,7 +40,8 @@ for index in range(n.nvmlDeviceGetCount()):
     instances = []
     while not isinstance(one := ask(n.nvmlDeviceGetMigDeviceHandleByIndex, handle, len(instances)), dict):
         instances.append({"uuid": n.nvmlDeviceGetUUID(one), "gi_id": n.nvmlDeviceGetGpuInstanceId(one),
-            "memory_mib": n.nvmlDeviceGetMemoryInfo(one).total >> 20, "temperature_c": ask(n.nvmlDeviceGetTemperature, one, 0)})
+            "memory_mib": n.nvmlDeviceGetMemoryInfo(one).total >> 20,
+            "temperature_c": ask(n.nvmlDeviceGetTemperature, one, 0)})
     links = []
     while not isinstance(state := ask(n.nvmlDeviceGetNvLinkState, handle, len(links)), dict):
         links.append(n.nvmlDeviceGetNvLinkRemotePciInfo(handle, len(links)).busId if state else None)
@@ -50,12 +51,14 @@ for index in range(n.nvmlDeviceGetCount()):
     cards.append({"uuid": n.nvmlDeviceGetUUID(handle), "name": n.nvmlDeviceGetName(handle),
         "pci_bus_id": n.nvmlDeviceGetPciInfo(handle).busId, "memory": memory,
         "temperature_c": ask(n.nvmlDeviceGetTemperature, handle, 0),
-        "temperature_v": ask(n.nvmlDeviceGetTemperatureV, handle, 0), "power_mw": ask(n.nvmlDeviceGetPowerUsage, handle),
+        "temperature_v": ask(n.nvmlDeviceGetTemperatureV, handle, 0),
+        "power_mw": ask(n.nvmlDeviceGetPowerUsage, handle),
         "utilization_pct": load if isinstance(load, dict) else load.gpu, "mig": ask(n.nvmlDeviceGetMigMode, handle),
         "capability": ask(n.nvmlDeviceGetCudaComputeCapability, handle), "numa": ask(n.nvmlDeviceGetNumaNodeId, handle),
         "processes": [[p.pid, p.usedGpuMemory >> 20] for p in n.nvmlDeviceGetComputeRunningProcesses(handle)],
         "instances": instances, "links": links})
-print(json.dumps({"driver": n.nvmlSystemGetDriverVersion(), "cuda": n.nvmlSystemGetCudaDriverVersion(), "cards": cards}))
+cuda = n.nvmlSystemGetCudaDriverVersion()
+print(json.dumps({"driver": n.nvmlSystemGetDriverVersion(), "cuda": cuda, "cards": cards}))
 """
 
 
@@ -210,7 +213,7 @@ def test_the_runtime_writes_down_what_it_was_asked_and_refuses_unknown_cards(nod
     uuid = node.cards.read()["cards"][0]["uuid"]
     run = ["run", "--rm", "--runtime=nvidia", "-e"]
     done = node.docker(*run, f"NVIDIA_VISIBLE_DEVICES={uuid}", "hf-lab/task:1", "env", "NVIDIA_VISIBLE_DEVICES")
-    assert done.stdout.strip() == uuid
+    assert done.stdout.strip() == f"NVIDIA_VISIBLE_DEVICES={uuid}"
     assert node.cards.runtime_calls()[-1]["env"]["NVIDIA_VISIBLE_DEVICES"] == uuid
     refused = node.docker(*run, "NVIDIA_VISIBLE_DEVICES=GPU-none", "hf-lab/task:1", "exit", "0", check=False)
     assert refused.returncode == 125

@@ -116,8 +116,24 @@ static int is_there(const struct json *state, const char *wanted)
     return 0;
 }
 
-/* 0 when every card of NVIDIA_VISIBLE_DEVICES is there; else the name of the first that is not, on stderr. */
-static int check(const struct json *env)
+/* Say it on stderr and, as runc does, in the file that containerd reads a failed create's reason from. */
+static int refuse(const char *log, const char *what, const char *detail)
+{
+    char text[4352];
+    snprintf(text, sizeof text, "nvidia-container-cli: %s%s", what, detail);
+    fprintf(stderr, "%s\n", text);
+    FILE *out = log ? fopen(log, "a") : NULL;
+    if (out) {
+        fputs("{\"level\":\"error\",\"msg\":", out);
+        put_string(out, text);
+        fputs("}\n", out);
+        fclose(out);
+    }
+    return 1;
+}
+
+/* 0 when every card of NVIDIA_VISIBLE_DEVICES is there; the first that is not is named. */
+static int check(const struct json *env, const char *log)
 {
     char wanted[4096];
     snprintf(wanted, sizeof wanted, "%s", value_of(env, "NVIDIA_VISIBLE_DEVICES"));
@@ -125,23 +141,19 @@ static int check(const struct json *env)
         return 0;
     struct json *state = read_json(FOLDER "cards.json");
     const struct json *faults = json_get(state, "faults");
-    if (!state || json_get(faults, "init")) {
-        fputs("nvidia-container-cli: initialization error: nvml error: driver not loaded\n", stderr);
-        return 1;
-    }
+    if (!state || json_get(faults, "init"))
+        return refuse(log, "initialization error: nvml error: driver not loaded", "");
     if (!strcmp(wanted, "all"))
         return 0;
     for (char *one = strtok(wanted, ","); one; one = strtok(NULL, ","))
-        if (!is_there(state, one)) {
-            fprintf(stderr, "nvidia-container-cli: device error: %s: unknown device\n", one);
-            return 1;
-        }
+        if (!is_there(state, one))
+            return refuse(log, "device error: unknown device: ", one);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
-    const char *bundle = NULL, *id = "";
+    const char *bundle = NULL, *id = "", *log = NULL;
     int create = 0, hook = strstr(argv[0], "-hook") != NULL;
     struct json *given = NULL;
     char path[4096];
@@ -156,6 +168,8 @@ int main(int argc, char **argv)
         create |= !strcmp(argv[at], "create") || !strcmp(argv[at], "run");
         if (!strcmp(argv[at], "--bundle") && at + 1 < argc)
             bundle = argv[at + 1];
+        if (!strcmp(argv[at], "--log") && at + 1 < argc)
+            log = argv[at + 1];
         id = argv[at]; /* the last word of a create */
     }
     if (create && bundle) {
@@ -163,7 +177,7 @@ int main(int argc, char **argv)
         struct json *config = read_json(path);
         const struct json *env = json_get(json_get(config, "process"), "env");
         record(hook ? "hook" : "runtime", id, env);
-        if (check(env) != 0)
+        if (check(env, log) != 0)
             return 1;
     }
     if (hook)
