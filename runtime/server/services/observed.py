@@ -1,0 +1,348 @@
+"""What heartbeats say of tasks, turned into events and facts: phases, starts, stalls, cards that are free.
+
+The listener runs in every beat's request, so it only compares the beat with the one before and queues what is
+new; a worker writes it. A steady beat costs no statement.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import sqlalchemy as sa
+
+from runtime.protocol.heartbeat import Heartbeat
+from runtime.protocol.nodes import EventKind
+from runtime.protocol.problems import Problem
+from runtime.protocol.states import Phase, Status
+from runtime.protocol.times import now, to_wire
+from runtime.server.services.events import emit
+from runtime.server.services.node_view import NodeView
+from runtime.server.services.tasks.report import plain
+from runtime.server.store.database import Database, Tx
+from runtime.server.store.tables import attempts, gpu_allocations, tasks
+
+log = logging.getLogger(__name__)
+
+STALL_BEATS = 3
+STALL_GRACE_S = 60.0
+"""A task is stalled when its container was missing in so many beats in a row, this long after it ran first."""
+GONE_BEATS = 2
+"""A holder is gone when so many beats in a row do not know it: one may have been on its way before the claim."""
+RETRY_S = 2.0
+
+Holder = tuple[str, int]
+"""(uid, attempt)"""
+
+STARTED = frozenset({Phase.LOADING.value, Phase.RUNNING.value})
+
+
+class Listening(Protocol):
+    def on_beat(self, listener: Callable[[str, NodeView, Heartbeat], None]) -> None: ...
+
+
+@dataclass
+class Watched:
+    """One claim of a node, as its beats show it. Times on the monotonic clock."""
+
+    task_id: str
+    phase: str
+    running_since: float | None = None
+    missing: int = 0
+    stalled: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something to write. ``what``: phase, started, stalled, recovered or gone."""
+
+    what: str
+    node_id: str
+    holder: Holder
+    task_id: str | None = None
+    phase: str | None = None
+    detail: str | None = None
+
+
+@dataclass
+class _Node:
+    claims: dict[Holder, Watched] = field(default_factory=dict)
+    absent: dict[Holder, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class Observer:
+    """Register with ``presence.on_beat``; ``start`` and ``stop`` its worker."""
+
+    def __init__(self, db: Database, presence: Listening, clock: Callable[[], float] = time.monotonic) -> None:
+        self._db = db
+        self._clock = clock
+        self._nodes: dict[str, _Node] = defaultdict(_Node)
+        self._releasing: dict[str, frozenset[Holder]] = {}
+        self._changes: queue.SimpleQueue[Change | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._refresh = threading.Event()
+        presence.on_beat(self.beat)
+        db.on_revision(self._note_revision)
+
+    def start(self) -> None:
+        self._stopping.clear()
+        self._refresh.set()
+        self._worker = threading.Thread(target=self._work, name="observer", daemon=True)
+        self._worker.start()
+
+    def stop(self) -> None:
+        """Write what is queued, and end."""
+        self._stopping.set()
+        self._changes.put(None)
+        if self._worker is not None:
+            self._worker.join(10)
+            self._worker = None
+
+    # -- in the request's thread -----------------------------------------------------------------------------
+
+    def beat(self, node_id: str, view: NodeView, beat: Heartbeat) -> None:
+        """Compare a newer beat with the one before. Two beats of one node never come here at once."""
+        # After a start of the server what is there already is no news.
+        first = node_id not in self._nodes
+        node = self._nodes[node_id]
+        if beat.task_health is not None:
+            self._compare(node_id, node, beat, news=not first)
+        releasing = self._releasing.get(node_id)
+        if releasing and view.live_task_ids is not None and beat.task_health is not None:
+            self._look_for_gone(node_id, node, releasing, view.live_task_ids, beat)
+
+    def _compare(self, node_id: str, node: _Node, beat: Heartbeat, *, news: bool) -> None:
+        moment = self._clock()
+        claims: dict[Holder, Watched] = {}
+        live = beat.live_task_ids
+        for health in beat.task_health or ():
+            holder = (health.uid, health.attempt)
+            watched = node.claims.get(holder)
+            if watched is None or watched.phase != health.phase:
+                before = watched.phase if watched is not None else None
+                watched = Watched(health.task_id, health.phase, watched.running_since if watched else None)
+                if news:
+                    self._tell("phase", node_id, holder, health.task_id, health.phase, health.detail)
+                if health.phase in STARTED and before not in STARTED:
+                    self._tell("started", node_id, holder, health.task_id)
+            claims[holder] = watched
+            if live is not None:
+                self._look_for_stall(node_id, holder, watched, health.task_id in live, moment)
+        node.claims = claims
+
+    def _look_for_stall(self, node_id: str, holder: Holder, watched: Watched, alive: bool, moment: float) -> None:
+        if watched.phase != Phase.RUNNING.value:
+            watched.running_since, watched.missing = None, 0
+            return
+        if watched.running_since is None:
+            watched.running_since = moment
+        if alive:
+            watched.missing = 0
+            if watched.stalled:
+                watched.stalled = False
+                self._tell("recovered", node_id, holder, watched.task_id)
+            return
+        watched.missing += 1
+        if not watched.stalled and watched.missing >= STALL_BEATS and moment - watched.running_since >= STALL_GRACE_S:
+            watched.stalled = True
+            self._tell("stalled", node_id, holder, watched.task_id)
+
+    def _look_for_gone(
+        self, node_id: str, node: _Node, releasing: frozenset[Holder], live: frozenset[str], beat: Heartbeat
+    ) -> None:
+        listed = {(entry.uid, entry.attempt) for entry in beat.orphans or ()}
+        held_ids = {watched.task_id for watched in node.claims.values()}
+        # A live container that no claim explains may be anybody's: then nothing is said to be gone.
+        unexplained = bool(live - held_ids)
+        for holder in releasing:
+            if unexplained or holder in node.claims or holder in listed:
+                node.absent.pop(holder, None)
+                continue
+            node.absent[holder] += 1
+            if node.absent[holder] == GONE_BEATS:
+                self._tell("gone", node_id, holder)
+        for holder in [holder for holder in node.absent if holder not in releasing]:
+            del node.absent[holder]
+
+    def _tell(
+        self,
+        what: str,
+        node_id: str,
+        holder: Holder,
+        task_id: str | None = None,
+        phase: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        self._changes.put(Change(what, node_id, holder, task_id, phase, detail))
+
+    # -- the worker ------------------------------------------------------------------------------------------
+
+    def _note_revision(self, _revision: int) -> None:
+        if not self._refresh.is_set():
+            self._refresh.set()
+            self._changes.put(_NOTHING)
+
+    def _work(self) -> None:
+        while True:
+            change = self._changes.get()
+            batch: list[Change] = []
+            last = change is None
+            while change is not None:
+                if change is not _NOTHING:
+                    batch.append(change)
+                try:
+                    change = self._changes.get_nowait()
+                except queue.Empty:
+                    break
+                last = last or change is None
+            self._write(batch)
+            if last:
+                return
+
+    def _write(self, batch: list[Change]) -> None:
+        while True:
+            try:
+                if batch:
+                    self._db.write(functools.partial(_apply_all, batch=batch))
+                    batch = []
+                if self._refresh.is_set():
+                    self._refresh.clear()
+                    self._releasing = _releasing(self._db)
+                return
+            except Problem as problem:
+                log.warning("what beats said of tasks is not written yet: %s", problem.detail)
+                self._refresh.set()
+            except Exception:
+                log.exception("what beats said of tasks cannot be written; it is left out")
+                return
+            if self._stopping.wait(RETRY_S):
+                return
+
+
+_NOTHING = Change("nothing", "", ("", 0))
+
+
+def _releasing(db: Database) -> dict[str, frozenset[Holder]]:
+    found: dict[str, set[Holder]] = defaultdict(set)
+    query = sa.select(gpu_allocations.c.node_id, gpu_allocations.c.uid, gpu_allocations.c.attempt).where(
+        gpu_allocations.c.releasing
+    )
+    with db.read() as connection:
+        for row in connection.execute(query):
+            found[row.node_id].add((row.uid, row.attempt))
+    return {node_id: frozenset(holders) for node_id, holders in found.items()}
+
+
+def _apply_all(tx: Tx, batch: list[Change]) -> None:
+    for change in batch:
+        _APPLY[change.what](tx, change)
+
+
+def _phase(tx: Tx, change: Change) -> None:
+    uid, attempt = change.holder
+    known = tx.execute(sa.select(tasks.c.id).where(tasks.c.uid == uid)).scalar()
+    if known is None:
+        return
+    code = plain(change.phase) or ""
+    emit(
+        tx,
+        EventKind.TASK_PHASE,
+        code=code[:80],
+        node_id=change.node_id,
+        task_id=known,
+        attempt=attempt,
+        actor=f"node:{change.node_id}",
+        detail=plain(change.detail),
+    )
+
+
+def _started(tx: Tx, change: Change) -> None:
+    uid, attempt = change.holder
+    tx.execute(
+        sa.update(attempts)
+        .where(
+            attempts.c.uid == uid,
+            attempts.c.attempt == attempt,
+            attempts.c.node_id == change.node_id,
+            attempts.c.started_at.is_(None),
+        )
+        .values(started_at=to_wire(now()))
+    )
+
+
+def _stalled(tx: Tx, change: Change) -> None:
+    if _flag(tx, change, True):
+        emit(
+            tx,
+            EventKind.TASK_STALLED,
+            code="stalled",
+            node_id=change.node_id,
+            task_id=change.task_id,
+            attempt=change.holder[1],
+            actor="server",
+            detail="the node says that it runs, and does not list its container any more",
+        )
+
+
+def _recovered(tx: Tx, change: Change) -> None:
+    if _flag(tx, change, False):
+        emit(
+            tx,
+            EventKind.TASK_STALLED,
+            code="recovered",
+            node_id=change.node_id,
+            task_id=change.task_id,
+            attempt=change.holder[1],
+            actor="server",
+            detail="the node lists its container again",
+        )
+
+
+def _flag(tx: Tx, change: Change, stalled: bool) -> bool:
+    uid, attempt = change.holder
+    changed = tx.execute(
+        sa.update(tasks)
+        .where(
+            tasks.c.uid == uid,
+            tasks.c.attempt == attempt,
+            tasks.c.node_id == change.node_id,
+            tasks.c.status == Status.RUNNING.value,
+            tasks.c.stalled.is_not(stalled),
+        )
+        .values(stalled=stalled)
+    )
+    if changed.rowcount:
+        tx.touch_task(uid)
+    return bool(changed.rowcount)
+
+
+def _gone(tx: Tx, change: Change) -> None:
+    uid, attempt = change.holder
+    freed = tx.execute(
+        sa.delete(gpu_allocations).where(
+            gpu_allocations.c.node_id == change.node_id,
+            gpu_allocations.c.uid == uid,
+            gpu_allocations.c.attempt == attempt,
+            gpu_allocations.c.releasing,
+        )
+    )
+    if freed.rowcount:
+        # Cards became free: whoever waits for some is looked at again.
+        tx.touch_task(uid)
+
+
+_APPLY: dict[str, Callable[[Tx, Change], None]] = {
+    "phase": _phase,
+    "started": _started,
+    "stalled": _stalled,
+    "recovered": _recovered,
+    "gone": _gone,
+}

@@ -1,0 +1,1 @@
+"""Which task goes where: constraints, the decision over a snapshot, and the round that carries it out."""

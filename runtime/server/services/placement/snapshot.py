@@ -1,0 +1,114 @@
+"""What the decision is made on, read from the database in one go."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runtime.protocol.states import ON_NODE, Desired, Status
+from runtime.protocol.times import to_wire
+from runtime.server.services.node_view import NodeView
+from runtime.server.services.placement.model import Candidate, CardNeed, Held, Occupant, Site, need_of, sites_of
+from runtime.server.store.tables import attempts, control_plane, exclusions, gpu_allocations, tasks
+
+
+@dataclass(frozen=True)
+class Sleeper:
+    """A sleeping task that shall run again: it gets the very cards that it had."""
+
+    uid: str
+    attempt: int
+    node_id: str
+    cards: list[dict[str, Any]]
+    need: CardNeed
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    candidates: list[Candidate]
+    sleepers: list[Sleeper]
+    occupants: list[Occupant]
+    held: list[Held]
+
+    @property
+    def empty(self) -> bool:
+        """Nobody waits for anything."""
+        return not self.candidates and not self.sleepers
+
+    def sites(self, views: Iterable[NodeView], mps_max: int) -> dict[str, Site]:
+        return sites_of(views, self.occupants, self.held, mps_max)
+
+
+def read(connection: sa.Connection, now: datetime) -> Snapshot:
+    """Everything that waits, and what is taken. Two statements when nobody waits.
+
+    While the database is known to be put back, nobody is seen waiting: nothing is placed.
+    """
+    if connection.execute(sa.select(control_plane.c.rolled_back_since)).scalar() is not None:
+        return Snapshot([], [], [], [])
+    waiting = _waiting(connection)
+    sleepers = _sleepers(connection)
+    if not waiting and not sleepers:
+        return Snapshot([], [], [], [])
+    excluded = _exclusions(connection, now)
+    candidates = [
+        Candidate(
+            row.uid,
+            row.id,
+            row.attempt,
+            row.priority,
+            row.created_at,
+            need_of(row.spec),
+            excluded.get(row.uid, frozenset()),
+        )
+        for row in waiting
+    ]
+    return Snapshot(candidates, sleepers, occupants(connection), held_cards(connection))
+
+
+def occupants(connection: sa.Connection) -> list[Occupant]:
+    """The tasks that are on nodes."""
+    query = sa.select(tasks.c.node_id, tasks.c.spec).where(tasks.c.status.in_([status.value for status in ON_NODE]))
+    return [Occupant(row.node_id, need_of(row.spec)) for row in connection.execute(query)]
+
+
+def held_cards(connection: sa.Connection) -> list[Held]:
+    """Every allocation, releasing ones too: they are not free."""
+    columns = gpu_allocations.c
+    query = sa.select(columns.node_id, columns.parent_uuid, columns.slot, columns.gpu_uuid, columns.mode)
+    return [Held(*row) for row in connection.execute(query)]
+
+
+def _waiting(connection: sa.Connection) -> list[sa.Row[Any]]:
+    query = sa.select(
+        tasks.c.uid, tasks.c.id, tasks.c.attempt, tasks.c.priority, tasks.c.created_at, tasks.c.spec
+    ).where(tasks.c.status == Status.PENDING.value, tasks.c.desired == Desired.RUN.value)
+    return list(connection.execute(query))
+
+
+def _sleepers(connection: sa.Connection) -> list[Sleeper]:
+    has_cards = sa.exists().where(gpu_allocations.c.uid == tasks.c.uid, gpu_allocations.c.attempt == tasks.c.attempt)
+    query = (
+        sa.select(tasks.c.uid, tasks.c.attempt, tasks.c.node_id, tasks.c.spec, attempts.c.gpus)
+        .join(attempts, (attempts.c.uid == tasks.c.uid) & (attempts.c.attempt == tasks.c.attempt))
+        .where(tasks.c.status == Status.SLEEPING.value, tasks.c.desired == Desired.RUN.value, ~has_cards)
+        .order_by(tasks.c.priority.desc(), tasks.c.created_at)
+    )
+    return [
+        Sleeper(row.uid, row.attempt, row.node_id, row.gpus, cards)
+        for row in connection.execute(query)
+        if row.gpus and (cards := need_of(row.spec).cards) is not None
+    ]
+
+
+def _exclusions(connection: sa.Connection, now: datetime) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    query = sa.select(exclusions.c.uid, exclusions.c.node_id).where(exclusions.c.until > to_wire(now))
+    for row in connection.execute(query):
+        found[row.uid].add(row.node_id)
+    return {uid: frozenset(nodes) for uid, nodes in found.items()}

@@ -1,0 +1,46 @@
+"""What of a task is secret (env values, registry_auth), and how it is taken apart and put together again."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from runtime.protocol.codec import decode, encode
+from runtime.protocol.tasks import HIDDEN, RegistryAuth, TaskSpec
+from runtime.server.store.vault import Vault
+
+
+def public_part(spec: TaskSpec) -> dict[str, Any]:
+    """``spec`` as JSON, env values hidden and without ``registry_auth``."""
+    env = dict.fromkeys(spec.env, HIDDEN) if spec.env is not None else None
+    shown: dict[str, Any] = encode(dataclasses.replace(spec, env=env, registry_auth=None))
+    return shown
+
+
+def secret_part(spec: TaskSpec) -> dict[str, Any] | None:
+    """What :func:`public_part` leaves out; None when there is nothing. ``spec.env`` is a mapping by now."""
+    secrets: dict[str, Any] = {}
+    if spec.env:
+        secrets["env"] = dict(spec.env) if isinstance(spec.env, dict) else list(spec.env)
+    if spec.registry_auth is not None:
+        secrets["registry_auth"] = encode(spec.registry_auth)
+    return secrets or None
+
+
+def public_spec(stored: dict[str, Any]) -> TaskSpec:
+    """The spec as anybody may read it."""
+    return decode(TaskSpec, stored)
+
+
+def whole_spec(stored: dict[str, Any], sealed: bytes | None, vault: Vault) -> TaskSpec:
+    """The spec with its secrets: for the owner of the claim only."""
+    spec = public_spec(stored)
+    if sealed is None:
+        return spec
+    secrets = vault.open(sealed)
+    auth = secrets.get("registry_auth")
+    return dataclasses.replace(
+        spec,
+        env=secrets.get("env", spec.env),
+        registry_auth=decode(RegistryAuth, auth) if auth is not None else None,
+    )

@@ -1,0 +1,140 @@
+"""How an attempt is over: back to ``pending`` or ended for good, and what that says about the node."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from runtime.protocol.nodes import EventKind
+from runtime.protocol.states import Desired, Status
+from runtime.protocol.times import to_wire
+from runtime.server.services.events import emit
+from runtime.server.services.tasks import rows
+from runtime.server.services.tasks.rows import Row
+from runtime.server.services.tasks.rules import BAD_ENDS_LIMIT, EXCLUDED_S
+from runtime.server.store.database import Tx
+from runtime.server.store.tables import attempts, exclusions, nodes, tasks
+
+CORDON_OWNER = "system"
+
+
+def close_attempt(tx: Tx, row: Row, now: datetime, **facts: Any) -> None:
+    """Write how the task's present attempt ended; ``facts`` are columns of attempts."""
+    tx.execute(
+        sa.update(attempts)
+        .where(attempts.c.uid == row["uid"], attempts.c.attempt == row["attempt"])
+        .values(ended_at=to_wire(now), **facts)
+    )
+
+
+def back_to_pending(
+    tx: Tx,
+    row: Row,
+    now: datetime,
+    *,
+    actor: str,
+    reason: str | None = None,
+    detail: str | None = None,
+    starts: int | None = None,
+    cards_gone: bool,
+    claim: tuple[str, str] | None = None,
+    **facts: Any,
+) -> bool:
+    """End the attempt and queue the task again; False when the row has changed meanwhile.
+
+    ``cards_gone`` says that nothing of this attempt can hold its cards any more. ``starts`` replaces the count.
+    What the operator wanted of the container that is gone (sleep) is over: the task shall run.
+    """
+    values: dict[str, Any] = {**rows.NOT_PLACED, "desired": Desired.RUN.value}
+    if starts is not None:
+        values["starts"] = starts
+    if not rows.move(tx, row, Status.PENDING, values, actor=actor, reason=reason, detail=detail, claim=claim):
+        return False
+    close_attempt(tx, row, now, reason=reason, **facts)
+    _settle_cards(tx, row, cards_gone)
+    return True
+
+
+def finish(
+    tx: Tx,
+    row: Row,
+    status: Status,
+    now: datetime,
+    *,
+    actor: str,
+    reason: str | None = None,
+    detail: str | None = None,
+    starts: int | None = None,
+    cards_gone: bool,
+    claim: tuple[str, str] | None = None,
+    log_tail: str | None = None,
+    **facts: Any,
+) -> bool:
+    """End the task for good and wipe its secrets; False when the row has changed meanwhile.
+
+    ``facts``: exit_code, error, node_finished_at, container_id, where known.
+    """
+    values: dict[str, Any] = {
+        "finished_at": to_wire(now),
+        "reason": reason,
+        "secrets": None,
+        "stalled": False,
+        "node_lost_since": None,
+        "log_tail": log_tail,
+        **facts,
+    }
+    if starts is not None:
+        values["starts"] = starts
+    if not rows.move(tx, row, status, values, actor=actor, reason=reason, detail=detail, claim=claim):
+        return False
+    if row["node_id"] is not None:
+        close_attempt(tx, row, now, reason=reason, **facts)
+    _settle_cards(tx, row, cards_gone)
+    return True
+
+
+def exclude(tx: Tx, uid: str, node_id: str, now: datetime, seconds: float = EXCLUDED_S) -> None:
+    """Leave ``node_id`` out for this task for a while."""
+    tx.execute(sa.delete(exclusions).where(exclusions.c.uid == uid, exclusions.c.node_id == node_id))
+    until = to_wire(now + timedelta(seconds=seconds))
+    tx.execute(sa.insert(exclusions).values(uid=uid, node_id=node_id, until=until))
+
+
+def note_bad_end(tx: Tx, node_id: str, now: datetime, reason: str) -> None:
+    """One more hand-back or infrastructure end in a row; too many cordon the node."""
+    bad = tx.execute(
+        sa.update(nodes).where(nodes.c.id == node_id).values(bad_ends=nodes.c.bad_ends + 1).returning(nodes.c.bad_ends)
+    ).scalar()
+    if bad is None or bad < BAD_ENDS_LIMIT:
+        return
+    text = f"{bad} tasks in a row came back or ended through the node's own doing, the last with {reason}"
+    cordoned = tx.execute(
+        sa.update(nodes)
+        .where(nodes.c.id == node_id, nodes.c.cordon_since.is_(None))
+        .values(cordon_reason=text, cordon_owner=CORDON_OWNER, cordon_since=to_wire(now))
+    )
+    if cordoned.rowcount:
+        emit(tx, EventKind.NODE_CORDONED, code="bad_ends", node_id=node_id, actor=CORDON_OWNER, detail=text)
+
+
+def note_good_end(tx: Tx, node_id: str) -> None:
+    """A program ran to its end there: whatever came before is forgiven."""
+    tx.execute(sa.update(nodes).where(nodes.c.id == node_id, nodes.c.bad_ends != 0).values(bad_ends=0))
+
+
+def add_warning(tx: Tx, row: Row, code: str, detail: str) -> None:
+    """Add a warning to a task, once per code."""
+    if any(warning["code"] == code for warning in row["warnings"]):
+        return
+    warnings = [*row["warnings"], {"code": code, "detail": detail}]
+    tx.execute(sa.update(tasks).where(tasks.c.uid == row["uid"]).values(warnings=warnings))
+    tx.touch_task(row["uid"])
+
+
+def _settle_cards(tx: Tx, row: Row, gone: bool) -> None:
+    if gone:
+        rows.free_cards(tx, row["uid"], row["attempt"])
+    else:
+        rows.keep_cards_until_gone(tx, row["uid"], row["attempt"])

@@ -1,0 +1,15 @@
+"""What a task's check asks about the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runtime.server.services.node_view import NodeView
+
+VIRTUAL = "virtual"
+"""The vendor of cards without hardware; given only to tasks that name it."""
+
+
+def vendors_of(views: Iterable[NodeView]) -> frozenset[str]:
+    """The vendors of real cards that the fleet has, lost and offline nodes included: they come back."""
+    return frozenset(card.vendor for view in views for card in view.gpus if card.vendor != VIRTUAL)

@@ -1,0 +1,140 @@
+"""What happens to tasks when something happens to their node or their card. Each call is part of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from runtime.protocol import times
+from runtime.protocol.nodes import EventKind
+from runtime.protocol.reasons import Reason
+from runtime.protocol.states import Desired, Status
+from runtime.protocol.times import to_wire
+from runtime.server.services.events import emit
+from runtime.server.services.node_view import NodeView
+from runtime.server.services.tasks import ends, rows
+from runtime.server.services.tasks.rows import Row
+from runtime.server.services.tasks.rules import lost_outcome
+from runtime.server.store.database import Database, Tx
+from runtime.server.store.tables import gpu_allocations, tasks
+
+SERVER = "server"
+
+
+def node_lost(tx: Tx, node_id: str, now: datetime) -> None:
+    """The node is lost: its tasks wait, move or end as each was told to; what was not claimed goes back."""
+    _unclaimed_back(tx, node_id, now, "the node is lost")
+    for row in rows.on_node(tx, node_id, Status.RUNNING, Status.SLEEPING):
+        status = lost_outcome(
+            Status(row["status"]),
+            Desired(row["desired"]),
+            row["spec"].get("on_node_lost", "wait"),
+            row["starts"],
+            row["max_attempts"],
+        )
+        reason = Reason.NODE_LOST.value
+        if status is Status.PENDING:
+            # The container may well go on running there: its cards are not free before the node has said so.
+            ends.back_to_pending(tx, row, now, actor=SERVER, reason=reason, cards_gone=False)
+        elif status is Status.FAILED:
+            error = f"node {node_id} was not heard of any more"
+            ends.finish(tx, row, Status.FAILED, now, actor=SERVER, reason=reason, cards_gone=False, error=error)
+        elif row["node_lost_since"] is None:
+            _set(tx, row, node_lost_since=to_wire(now))
+
+
+def node_returned(tx: Tx, node_id: str, now: datetime) -> None:
+    """The node is back: tasks that waited for it go on as if nothing had been."""
+    for row in rows.on_node(tx, node_id, Status.RUNNING, Status.SLEEPING):
+        if row["node_lost_since"] is not None:
+            _set(tx, row, node_lost_since=None)
+
+
+def node_left(tx: Tx, node_id: str) -> None:
+    """The node is cordoned or went offline: what it had not claimed goes elsewhere, what runs there stays."""
+    _unclaimed_back(tx, node_id, times.now(), "the node takes no new work")
+
+
+def card_lost(tx: Tx, node_id: str, gpu_uuid: str) -> None:
+    """A card is lost: what had not started on it goes elsewhere, what runs on it is left alone with a warning."""
+    holders = sa.select(gpu_allocations.c.uid).where(
+        gpu_allocations.c.node_id == node_id,
+        (gpu_allocations.c.gpu_uuid == gpu_uuid) | (gpu_allocations.c.parent_uuid == gpu_uuid),
+    )
+    uids = set(tx.execute(holders).scalars())
+    for row in rows.on_node(tx, node_id, Status.SCHEDULED, Status.RUNNING):
+        if row["uid"] not in uids:
+            continue
+        if row["status"] == Status.SCHEDULED.value:
+            detail = f"card {gpu_uuid} was lost before the start"
+            ends.back_to_pending(tx, row, times.now(), actor=SERVER, detail=detail, cards_gone=True)
+        else:
+            ends.add_warning(tx, row, "card_lost", f"card {gpu_uuid} of node {node_id} is lost")
+
+
+def sweep_overdue_claims(db: Database, now: datetime, views: Iterable[NodeView], overdue_s: float = 120) -> int:
+    """Take scheduled tasks that nobody claimed in time back; how many.
+
+    The node is left out for that task for as long again, so that another one gets its chance. One that was not
+    heard since the task was given to it had no chance itself: its own state decides about its tasks.
+    """
+    limit = to_wire(now - timedelta(seconds=overdue_s))
+    overdue = sa.select(tasks.c.id).where(tasks.c.status == Status.SCHEDULED.value, tasks.c.scheduled_at <= limit)
+    with db.read() as connection:
+        found = connection.execute(overdue).scalars().all()
+    if not found:
+        return 0
+    heard = {view.node_id: view.last_seen_at for view in views}
+
+    def change(tx: Tx) -> int:
+        return sum(_overdue_back(tx, task_id, limit, heard, now, overdue_s) for task_id in found)
+
+    return db.write(change)
+
+
+def _overdue_back(
+    tx: Tx, task_id: str, limit: str, heard: dict[str, datetime | None], now: datetime, overdue_s: float
+) -> bool:
+    row = rows.find_locked(tx, task_id)
+    if row is None or row["status"] != Status.SCHEDULED.value or row["scheduled_at"] > limit:
+        return False
+    node_id = row["node_id"]
+    last = heard.get(node_id)
+    if node_id in heard and (last is None or to_wire(last) < row["scheduled_at"]):
+        return False
+    detail = f"not claimed within {overdue_s:g} s"
+    if not ends.back_to_pending(tx, row, now, actor=SERVER, detail=detail, cards_gone=True):
+        return False
+    ends.exclude(tx, row["uid"], node_id, now, overdue_s)
+    emit(
+        tx,
+        EventKind.CLAIM_OVERDUE,
+        code="not_claimed",
+        node_id=node_id,
+        task_id=row["id"],
+        attempt=row["attempt"],
+        actor=SERVER,
+        detail=f"node {node_id} did not claim the task within {overdue_s:g} s",
+    )
+    return True
+
+
+def prune(tx: Tx, before: str, limit: int = 500) -> int:
+    """Remove tasks that ended before that time (RFC 3339), at most ``limit``; how many."""
+    query = sa.select(tasks).where(tasks.c.finished_at < before).limit(limit).with_for_update()
+    found = list(tx.execute(query).mappings())
+    for row in found:
+        rows.remove(tx, row)
+    return len(found)
+
+
+def _unclaimed_back(tx: Tx, node_id: str, now: datetime, detail: str) -> None:
+    for row in rows.on_node(tx, node_id, Status.SCHEDULED):
+        ends.back_to_pending(tx, row, now, actor=SERVER, detail=detail, cards_gone=True)
+
+
+def _set(tx: Tx, row: Row, **values: object) -> None:
+    tx.execute(sa.update(tasks).where(tasks.c.uid == row["uid"]).values(**values))
+    tx.touch_task(row["uid"])
