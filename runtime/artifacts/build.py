@@ -7,6 +7,7 @@ every time is fixed, every name is sorted. Native parts come as wheels of that a
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -76,8 +77,8 @@ def build(root: Path, out: Path, arches: Sequence[str], *, allow_dirty: bool, pr
 
 def _check_pex() -> None:
     try:
-        from pex.version import __version__ as found
-    except ImportError as error:
+        found = importlib.metadata.version("pex")
+    except importlib.metadata.PackageNotFoundError as error:
         raise BuildError("pex is not installed: `pip install heterofleet[artifacts]`") from error
     if found != PEX_VERSION:
         raise BuildError(

@@ -116,9 +116,9 @@ def write_lock(setup_cfg: Path, progress: Callable[[str], None], lock_file: Path
                 _pip_download(Path(scratch), arch, python, ["--no-deps", *plain], platform="any")
         for wheel in Path(scratch).glob("*.whl"):
             hashes.setdefault(_pin(wheel), set()).add(hashlib.sha256(wheel.read_bytes()).hexdigest())
-    lines = [
-        " \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in sorted(hashes[pin]))]) for pin in sorted(hashes)
-    ]
+    lines = []
+    for pin in sorted(hashes):
+        lines.append(" \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in sorted(hashes[pin]))]))
     lock_file.write_text(_HEADER + "\n".join(lines) + "\n", "utf-8")
 
 
