@@ -70,7 +70,7 @@ class LogReader:
 
     def read(self, *, follow: bool) -> bool:
         """Write what is new; False when nothing was. A gap is said on standard error, never passed over."""
-        query = {"attempt": self.attempt, "from": self.position or None, "follow": "true" if follow else None}
+        query = {"attempt": self.attempt, "since": self.position or None, "follow": "true" if follow else None}
         try:
             answer = self.client.get(f"{TASKS}/{part(self.task_id)}/logs", query)
         except Refusal as refusal:

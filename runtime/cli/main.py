@@ -94,7 +94,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
     except BrokenPipeError:
         # Whoever read our output has enough. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        sys.exit(ExitCode.FAILED)
     sys.exit(result if isinstance(result, int) else 0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Literal, Optional
 
 import click
 import yaml
@@ -17,6 +17,8 @@ import yaml
 from runtime.cli.client import Answer
 
 PLAIN_COLUMNS = 80
+NARROWEST = 6
+GAP = 2
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ def printable(text: str) -> str:
 def emit(answer: Answer, form: str, table: Callable[[Any], None]) -> None:
     """Print an answer in the form asked for; ``table`` gets its body."""
     if form == "json":
-        click.echo(answer.text.rstrip("\n")) if answer.text else None
+        if answer.text:
+            click.echo(answer.text.rstrip("\n"))
     elif form == "yaml":
         if answer.body is not None:
             click.echo(yaml.safe_dump(answer.body, sort_keys=False, allow_unicode=True).rstrip("\n"))
@@ -50,28 +53,41 @@ def emit(answer: Answer, form: str, table: Callable[[Any], None]) -> None:
         table(answer.body)
 
 
+def fit(wanted: Sequence[int], keep: Sequence[bool], room: int) -> list[int]:
+    """Widths of columns within ``room``: the widest that may be cut gives way first, none below NARROWEST.
+
+    Columns that are kept whole may leave no room; then the table is as wide as they need.
+    """
+    widths = list(wanted)
+    while sum(widths) > room:
+        cut = [n for n, width in enumerate(widths) if not keep[n] and width > NARROWEST]
+        if not cut:
+            break
+        widths[max(cut, key=lambda n: widths[n])] -= 1
+    return widths
+
+
 def print_table(columns: Sequence[Column], rows: Iterable[Any], nothing: str) -> None:
     """One line a row; ``nothing`` is said (on standard error) when there are none."""
-    from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    rows = list(rows)
-    if not rows:
+    cells = [[printable(column.show(row)) for column in columns] for row in rows]
+    if not cells:
         say(nothing)
         return
-    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column.title,
-            no_wrap=True,
-            overflow="ignore" if column.keep else "ellipsis",
-            min_width=None if not column.keep else max(len(column.show(row)) for row in rows),
-            justify="right" if column.right else "left",
-        )
-    for row in rows:
-        table.add_row(*(Text(printable(column.show(row))) for column in columns))
-    _console().print(table)
+    wanted = [max(cell_len(text) for text in (column.title, *texts)) for column, *texts in zip(columns, *cells)]
+    console, gaps = _console(), GAP * (len(columns) - 1)
+    widths = fit(wanted, [column.keep for column in columns], console.width - gaps)
+    console.width = max(console.width, sum(widths) + gaps)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for column, width in zip(columns, widths):
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.title, no_wrap=True, overflow="ellipsis", width=width, justify=justify)
+    for texts in cells:
+        table.add_row(*(Text(text) for text in texts))
+    console.print(table)
 
 
 def print_fields(pairs: Iterable[tuple[str, Optional[str]]]) -> None:

@@ -14,10 +14,9 @@ from runtime.protocol.routes import EVENTS
 
 COLUMNS = (
     Column("ID", lambda e: show.text(e.get("id")), keep=True, right=True),
-    Column("TIME", lambda e: show.clock(e.get("time"))),
-    Column("KIND", lambda e: show.text(e.get("kind"))),
-    Column("NODE", lambda e: show.text(e.get("node_id"))),
-    Column("TASK", lambda e: show.text(e.get("task_id"))),
+    Column("TIME", lambda e: show.clock(e.get("time")), keep=True),
+    Column("KIND", lambda e: show.text(e.get("kind")), keep=True),
+    Column("ABOUT", lambda e: show.text(e.get("task_id") or e.get("node_id") or e.get("gpu_uuid"))),
     Column("DETAIL", lambda e: show.text(e.get("detail") or e.get("code"))),
 )
 

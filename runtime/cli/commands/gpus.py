@@ -15,9 +15,9 @@ COLUMNS = (
     Column("UUID", lambda g: show.text(g.get("uuid")), keep=True),
     Column("NODE", lambda g: show.text(g.get("node_id"))),
     Column("MODEL", lambda g: show.text(g.get("model") or g.get("vendor"))),
-    Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), right=True),
-    Column("UTIL", lambda g: show.text(g.get("utilization_pct")), right=True),
-    Column("HEALTH", lambda g: show.text(g.get("health"))),
+    Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), keep=True, right=True),
+    Column("UTIL", lambda g: show.text(g.get("utilization_pct")), keep=True, right=True),
+    Column("HEALTH", lambda g: show.text(g.get("health")), keep=True),
     Column("TASK", lambda g: show.text(g.get("allocated_to"))),
 )
 

@@ -14,19 +14,19 @@ from runtime.protocol.routes import NODES
 
 COLUMNS = (
     Column("NODE", lambda n: show.text(n.get("id")), keep=True),
-    Column("STATE", lambda n: _state(n)),
-    Column("CARDS", lambda n: _cards(n), right=True),
-    Column("SLOTS", lambda n: _slots(n), right=True),
-    Column("SEEN", lambda n: show.age(n.get("last_seen_at")), right=True),
+    Column("STATE", lambda n: _state(n), keep=True),
+    Column("CARDS", lambda n: _cards(n), keep=True, right=True),
+    Column("SLOTS", lambda n: _slots(n), keep=True, right=True),
+    Column("SEEN", lambda n: show.age(n.get("last_seen_at")), keep=True, right=True),
     Column("AGENT", lambda n: _build(n)),
 )
 
 CARD_COLUMNS = (
     Column("UUID", lambda g: show.text(g.get("uuid")), keep=True),
     Column("MODEL", lambda g: show.text(g.get("model"))),
-    Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), right=True),
-    Column("TEMP", lambda g: show.text(g.get("temperature_c")), right=True),
-    Column("HEALTH", lambda g: show.text(g.get("health"))),
+    Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), keep=True, right=True),
+    Column("TEMP", lambda g: show.text(g.get("temperature_c")), keep=True, right=True),
+    Column("HEALTH", lambda g: show.text(g.get("health")), keep=True),
     Column("TASK", lambda g: show.text(g.get("allocated_to"))),
 )
 

@@ -24,23 +24,23 @@ COLUMNS = (
     Column("NAME", lambda t: show.text(t.get("name"))),
     Column("STATUS", lambda t: _status(t)),
     Column("NODE", lambda t: show.text(t.get("node_id"))),
-    Column("EXIT", lambda t: show.text(t.get("exit_code")), right=True),
-    Column("REASON", lambda t: show.text(t.get("reason"))),
-    Column("AGE", lambda t: show.age(t.get("created_at")), right=True),
+    Column("EXIT", lambda t: show.text(t.get("exit_code")), keep=True, right=True),
+    Column("REASON", lambda t: show.text(t.get("reason")), keep=True),
+    Column("AGE", lambda t: show.age(t.get("created_at")), keep=True, right=True),
 )
 
 ATTEMPT_COLUMNS = (
     Column("ATTEMPT", lambda a: show.text(a.get("attempt")), keep=True, right=True),
     Column("NODE", lambda a: show.text(a.get("node_id"))),
-    Column("STARTED", lambda a: show.clock(a.get("started_at"))),
-    Column("ENDED", lambda a: show.clock(a.get("ended_at"))),
-    Column("EXIT", lambda a: show.text(a.get("exit_code")), right=True),
-    Column("REASON", lambda a: show.text(a.get("reason"))),
+    Column("STARTED", lambda a: show.clock(a.get("started_at")), keep=True),
+    Column("ENDED", lambda a: show.clock(a.get("ended_at")), keep=True),
+    Column("EXIT", lambda a: show.text(a.get("exit_code")), keep=True, right=True),
+    Column("REASON", lambda a: show.text(a.get("reason")), keep=True),
 )
 
 CONSTRAINT_COLUMNS = (
     Column("NODE", lambda c: show.text(c.get("node_id"))),
-    Column("OK", lambda c: show.text(c.get("ok"))),
+    Column("OK", lambda c: show.text(c.get("ok")), keep=True),
     Column("CODE", lambda c: show.text(c.get("code"))),
     Column("WHAT", lambda c: show.text(c.get("text"))),
 )
