@@ -96,6 +96,12 @@ class Daemon:
         self._record_path.unlink(missing_ok=True)
 
 
+def running() -> list[Daemon]:
+    """Every process that the lab has started and not stopped, dockerd and the registry among them."""
+    known = (Daemon(path.stem) for path in sorted(places.state().glob("*.json")))
+    return [daemon for daemon in known if daemon.pid is not None]
+
+
 class _Ended(Exception):
     """The process ended while its first answer was awaited."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional, Union
 
-from tests.lab import engine, host, network, node_image, places, setup, ssh, stuck, task_image
+from tests.lab import daemon, engine, host, network, node_image, places, setup, ssh, stuck, task_image
 from tests.lab.engine import docker
 from tests.lab.node import Node
 from tests.lab.process import LabError, Progress, run
@@ -93,6 +93,9 @@ class Lab:
 
     def _take_down(self, progress: Progress, with_images: bool) -> None:
         stuck.release_all()
+        for one in daemon.running():
+            if one.name != "dockerd":  # the registry, and what demo and tests started beside it
+                one.stop()
         if engine.version() is not None:
             nodes = setup.existing()
             with progress.step(f"removing {len(nodes)} node(s)"):
@@ -102,7 +105,6 @@ class Lab:
             if with_images:
                 node_image.forget()
             network.remove()
-        self.registry.stop()
         engine.stop_if_ours(progress)
         if not engine.started_by_lab():
             shutil.rmtree(places.state(), ignore_errors=True)

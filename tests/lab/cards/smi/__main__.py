@@ -1,5 +1,7 @@
 """The lab's ``nvidia-smi``: prints what a driver of the 550 line prints, from the card state file."""
 
+from __future__ import annotations
+
 import sys
 
 import mig
@@ -12,7 +14,7 @@ USAGE = """Usage: nvidia-smi [-L] [-i ID] [-mig 0|1] [--query-gpu=FIELDS --forma
        nvidia-smi --query-compute-apps=FIELDS --format=csv | topo -m | mig [OPTION...] | --version"""
 
 
-def main(words):
+def main(words: list[str]) -> int:
     """Returns the exit code; what is asked decides which module answers."""
     state = State.read()
     misbehave(state, words)
@@ -41,10 +43,10 @@ def main(words):
     return table.print_table(state, cards)
 
 
-def _options(words):
+def _options(words: list[str]) -> dict[str, str]:
     """``{"-i": "0", "--query-gpu": "..."}``; an option that is not known ends with code 2."""
-    options = {}
-    names = {"--id": "-i", "--list-gpus": "-L", "--multi-instance-gpu": "-mig", "--query-accounted-apps": None}
+    options: dict[str, str] = {}
+    names = {"--id": "-i", "--list-gpus": "-L", "--multi-instance-gpu": "-mig"}
     rest = list(words)
     while rest:
         word = rest.pop(0)

@@ -1,14 +1,16 @@
 """``nvidia-smi mig``: instances are kept in the state file, so the library shows them, too."""
 
+from __future__ import annotations
+
 import uuid
 
-from state import Failure
+from state import Card, Failure, State
 
 # The first id of instances of a size, as real drivers number them: ids are names, not ordinals.
 FIRST_ID = {8: 0, 4: 1, 2: 3, 1: 7}
 
 
-def set_mode(state, cards, wanted):
+def set_mode(state: State, cards: list[Card], wanted: str) -> int:
     """``-mig 0|1``: pending only while something runs on the card; says "All done." either way."""
     mode = {"0": "Disabled", "1": "Enabled"}.get(wanted)
     if mode is None:
@@ -29,7 +31,7 @@ def set_mode(state, cards, wanted):
     return 0
 
 
-def main(state, words):
+def main(state: State, words: list[str]) -> int:
     options = _options(words)
     cards = [card for card in state.select(options.get("-i")) if card.get("mig_mode") == "Enabled"]
     if not cards:
@@ -47,7 +49,7 @@ def main(state, words):
     raise Failure("hf-lab: mig knows -lgip, -lgi, -lci, -cgi, -dci and -dgi", 2)
 
 
-def _options(words):
+def _options(words: list[str]) -> dict[str, str]:
     options, rest = {}, list(words)
     while rest:
         word = rest.pop(0)
@@ -56,7 +58,7 @@ def _options(words):
     return options
 
 
-def _list_profiles(cards):
+def _list_profiles(cards: list[Card]) -> int:
     line = "+" + "-" * 78 + "+"
     print(line)
     print(f"| {'GPU instance profiles:':<77}|")
@@ -76,7 +78,7 @@ def _list_profiles(cards):
     return 0
 
 
-def _list_instances(cards, compute):
+def _list_instances(cards: list[Card], compute: bool) -> int:
     found = [(card, one) for card in cards for one in card["mig_instances"] if not compute or one.get("uuid")]
     what = "compute" if compute else "GPU"
     if not found:
@@ -103,12 +105,12 @@ def _list_instances(cards, compute):
     return 0
 
 
-def _free_starts(card, profile):
+def _free_starts(card: Card, profile: Card) -> list[int]:
     taken = {slot for one in card["mig_instances"] for slot in range(one["start"], one["start"] + one["size"])}
     return [s for s in profile["starts"] if not taken & set(range(s, s + profile["size"]))]
 
 
-def _create(state, card, names, compute):
+def _create(state: State, card: Card, names: list[str], compute: bool) -> None:
     """One after the other; what was made before a failure stays, as on a real card."""
     limit = state.tree.get("smi", {}).get("mig_fail_after")
     index = card["index"]
@@ -144,7 +146,7 @@ def _create(state, card, names, compute):
             )
 
 
-def _destroy(state, cards, options):
+def _destroy(state: State, cards: list[Card], options: dict[str, str]) -> int:
     """``-dci`` and ``-dgi``, of one instance or of all; an instance in use stays."""
     compute, wanted = "-dci" in options, options.get("-gi")
     done = 0

@@ -1,8 +1,11 @@
 """``--query-gpu`` and ``--query-compute-apps``: comma-separated rows."""
 
-import time
+from __future__ import annotations
 
-from state import Failure, lost, reading, text
+import time
+from typing import Any
+
+from state import Card, Failure, State, lost, reading, text
 
 # Field -> (key in the file, the NVML call behind it, unit, number format).
 FIELDS = {
@@ -35,7 +38,7 @@ PROCESS_FIELDS = {
 }  # fmt: skip
 
 
-def cards(state, chosen, fields, form):
+def cards(state: State, chosen: list[Card], fields: list[str], form: list[str]) -> int:
     """One row a card; a card whose handle is refused is a line of its own, and the exit code."""
     fields = [field.strip() for field in fields]
     known = [*FIELDS, *FIXED, "memory.free", "count", "driver_version", "timestamp", "gpu_serial", "memory.reserved"]
@@ -52,14 +55,14 @@ def cards(state, chosen, fields, form):
     return code if code < 256 else 255
 
 
-def processes(state, chosen, fields, form):
+def processes(state: State, chosen: list[Card], fields: list[str], form: list[str]) -> int:
     """One row a compute process of every chosen card."""
     fields = [field.strip() for field in fields]
     _refuse_unknown(fields, [*PROCESS_FIELDS, "gpu_uuid", "gpu_name", "gpu_bus_id", "timestamp"])
     _header(fields, form, {field: entry[1] for field, entry in PROCESS_FIELDS.items()})
     for card in chosen:
-        if lost(card):
-            print(lost(card)[0])
+        if message := lost(card):
+            print(message[0])
             continue
         for process in card.get("processes", []):
             if process.get("type", "C") == "C":
@@ -67,24 +70,24 @@ def processes(state, chosen, fields, form):
     return 0
 
 
-def _refuse_unknown(fields, known):
+def _refuse_unknown(fields: list[str], known: list[str]) -> None:
     for field in fields:
         if field not in known:
             raise Failure(f'Field "{field}" is not a valid field to query.\n', 2)
 
 
-def _header(fields, form, units):
+def _header(fields: list[str], form: list[str], units: dict[str, str]) -> None:
     if "noheader" not in form:
         print(", ".join(field + (f" [{units[field].strip()}]" if units.get(field) else "") for field in fields))
 
 
-def _value(state, card, field, bare):
+def _value(state: State, card: Card, field: str, bare: bool) -> str:
     if field in FIXED:
         return FIXED[field]
     if field == "count":
         return str(len(state.cards))
     if field == "driver_version":
-        return state.tree["driver_version"]
+        return str(state.tree["driver_version"])
     if field == "timestamp":
         return time.strftime("%Y/%m/%d %H:%M:%S.000")
     if field == "gpu_serial":
@@ -103,7 +106,7 @@ def _value(state, card, field, bare):
     return _with_unit(value, form, unit, bare)
 
 
-def _process_value(state, card, process, field, bare):
+def _process_value(state: State, card: Card, process: Card, field: str, bare: bool) -> str:
     if field not in PROCESS_FIELDS:
         return _value(state, card, field, bare)
     key, unit = PROCESS_FIELDS[field]
@@ -111,5 +114,5 @@ def _process_value(state, card, process, field, bare):
     return "[N/A]" if value is None else _with_unit(value, "", unit, bare)
 
 
-def _with_unit(value, form, unit, bare):
+def _with_unit(value: Any, form: str, unit: str, bare: bool) -> str:
     return format(value, form) + ("" if bare else unit)

@@ -1,5 +1,7 @@
 """Reading the card state as the tool sees it: faults become its messages and exit codes."""
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os
@@ -7,7 +9,9 @@ import pathlib
 import signal
 import sys
 import time
+from typing import Any, Optional
 
+Card = dict[str, Any]
 PATH = pathlib.Path(os.environ.get("HF_LAB_CARDS", "/var/lib/hf-lab/cards.json"))
 TEXTS = {
     3: "Not Supported", 4: "Insufficient Permissions", 6: "Not Found", 10: "Timeout", 15: "GPU is lost",
@@ -23,7 +27,7 @@ NO_DRIVER = (
 class Failure(Exception):
     """Ends the tool with this text on standard output and this exit code, as the real one does."""
 
-    def __init__(self, text, code):
+    def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.text, self.code = text, code if code < 256 else 255
 
@@ -31,14 +35,14 @@ class Failure(Exception):
 class State:
     """The file's content, and the cards that are present, each with its index of today."""
 
-    def __init__(self, tree):
+    def __init__(self, tree: Card) -> None:
         self.tree = tree
         self.cards = [card for card in tree.get("cards", []) if card.get("present", True)]
         for index, card in enumerate(self.cards):
             card["index"] = index
 
     @classmethod
-    def read(cls):
+    def read(cls) -> State:
         try:
             return cls(json.loads(PATH.read_text()))
         except FileNotFoundError:
@@ -46,7 +50,7 @@ class State:
         except ValueError as error:
             raise Failure(f"Failed to initialize NVML: Unknown Error\n(hf-lab: {PATH}: {error})", 255) from None
 
-    def select(self, wanted):
+    def select(self, wanted: Optional[str]) -> list[Card]:
         """Cards named by index, uuid or bus id, comma-separated; all without a name."""
         if not self.cards:
             raise Failure("No devices were found", 6)
@@ -60,7 +64,7 @@ class State:
             chosen += found
         return chosen
 
-    def change(self, index, **values):
+    def change(self, index: int, **values: Any) -> None:
         """Write values of one card; under a lock, whole or not at all."""
         beside = PATH.with_name(PATH.name + ".smi")
         with PATH.with_name(PATH.name + ".lock").open("w") as lock:
@@ -72,7 +76,7 @@ class State:
         self.cards[index].update(values)
 
 
-def same_bus(left, right):
+def same_bus(left: str, right: str) -> bool:
     """Bus ids come with four or eight digits of domain."""
     try:
         return [int(part, 16) for part in left.replace(".", ":").split(":")] == [
@@ -82,17 +86,17 @@ def same_bus(left, right):
         return False
 
 
-def short_bus(card):
+def short_bus(card: Card) -> str:
     """Messages print four digits of domain where tables print eight."""
-    return card["pci_bus_id"][-12:]
+    return str(card["pci_bus_id"])[-12:]
 
 
-def fault(holder, name):
+def fault(holder: Card, name: str) -> Card:
     faults = holder.get("faults", {})
     return faults.get(name) or faults.get("*") or {}
 
 
-def lost(card):
+def lost(card: Card) -> Optional[tuple[str, int]]:
     """The line about a card whose handle is refused, None for a good one."""
     code = fault(card, "handle").get("error", 0)
     if not code:
@@ -105,11 +109,11 @@ def lost(card):
     )
 
 
-def text(code):
+def text(code: int) -> str:
     return TEXTS.get(code, "Unknown Error")
 
 
-def reading(state, card, call, key):
+def reading(state: State, card: Card, call: str, key: str) -> tuple[Any, Optional[int]]:
     """A card's value as (value, None), or (None, code) when the call for it fails or it is null."""
     code = fault(state.tree, call).get("error") or fault(card, call).get("error")
     if code:
@@ -117,7 +121,7 @@ def reading(state, card, call, key):
     return (None, 3) if card.get(key) is None else (card[key], None)
 
 
-def misbehave(state, words):
+def misbehave(state: State, words: list[str]) -> None:
     """Do what ``smi`` in the file says (wait, hang, answer something else), then the driver's own faults."""
     began = time.monotonic()
     smi = state.tree.get("smi", {})

@@ -1,19 +1,21 @@
 """The plain table, ``-L`` and ``--version``."""
 
+from __future__ import annotations
+
 import time
 
-from state import Failure, lost, reading
+from state import Card, Failure, State, lost, reading
 
 WIDE = "+" + "-" * 89 + "+"
 COLUMNS = "+" + "-" * 41 + "+" + "-" * 24 + "+" + "-" * 22 + "+"
 MIG_COLUMNS = "+" + "-" * 18 + "+" + "-" * 34 + "+" + "-" * 11 + "+" + "-" * 23 + "+"
 
 
-def print_table(state, cards):
+def print_table(state: State, cards: list[Card]) -> int:
     """Header, one block a card, MIG devices when there are any, processes."""
     for card in cards:
-        if lost(card):
-            raise Failure(*lost(card))
+        if message := lost(card):
+            raise Failure(*message)
     driver, cuda = state.tree["driver_version"], state.tree["cuda_version"]
     print(time.strftime("%a %b %e %H:%M:%S %Y") + "       ")
     print(WIDE)
@@ -31,11 +33,11 @@ def print_table(state, cards):
     return 0
 
 
-def print_list(cards):
+def print_list(cards: list[Card]) -> int:
     """``-L``: a lost card's line is its message, the others are still listed."""
     for card in cards:
-        if lost(card):
-            print(lost(card)[0])
+        if message := lost(card):
+            print(message[0])
             continue
         print(f"GPU {card['index']}: {card['name']} (UUID: {card['uuid']})")
         for number, one in enumerate(mig_devices(card)):
@@ -43,7 +45,7 @@ def print_list(cards):
     return 0
 
 
-def print_versions(state):
+def print_versions(state: State) -> int:
     driver = state.tree["driver_version"]
     print(f"NVIDIA-SMI version  : {driver}")
     print(f"NVML version        : {'.'.join(driver.split('.')[:2])}")
@@ -52,20 +54,20 @@ def print_versions(state):
     return 0
 
 
-def mig_devices(card):
+def mig_devices(card: Card) -> list[Card]:
     """Instances that hold a compute instance, while the mode is on."""
     on = card.get("mig_mode") == "Enabled"
     return [one for one in card.get("mig_instances", []) if one.get("uuid")] if on else []
 
 
-def _cell(state, card, call, key, form):
+def _cell(state: State, card: Card, call: str, key: str, form: str) -> str:
     value, code = reading(state, card, call, key)
     if code == 3:
         return "N/A"
     return "ERR!" if code else form.format(value)
 
 
-def _print_card(state, card):
+def _print_card(state: State, card: Card) -> None:
     mode, pending = card.get("mig_mode"), card.get("mig_pending")
     on = mode == "Enabled"
     name = _cell(state, card, "nvmlDeviceGetName", "name", "{}")
@@ -83,7 +85,7 @@ def _print_card(state, card):
     print(f"|{'':41}|{'':24}|{shown:>21} |")
 
 
-def _print_mig_devices(cards):
+def _print_mig_devices(cards: list[Card]) -> None:
     rows = [(card, number, one) for card in cards for number, one in enumerate(mig_devices(card))]
     if not rows:
         return
@@ -102,7 +104,7 @@ def _print_mig_devices(cards):
         print(MIG_COLUMNS)
 
 
-def _print_processes(cards):
+def _print_processes(cards: list[Card]) -> None:
     print("\n" + WIDE)
     print(f"| {'Processes:':<88}|")
     print(f"| {' GPU   GI   CI              PID   Type   Process name                        GPU Memory':<88}|")

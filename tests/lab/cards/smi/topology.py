@@ -1,9 +1,11 @@
 """``topo -m``: what joins two cards, from their lists of links."""
 
-from state import Failure
+from __future__ import annotations
+
+from state import Card, Failure, State
 
 
-def main(state, words):
+def main(state: State, words: list[str]) -> int:
     if words != ["-m"]:
         raise Failure("hf-lab: only `topo -m`", 2)
     if not state.cards:
@@ -20,7 +22,7 @@ def main(state, words):
     return 0
 
 
-def _joint(card, peer):
+def _joint(card: Card, peer: Card) -> str:
     if card is peer:
         return " X "
     links = card.get("nvlinks", []).count(peer["pci_bus_id"])
