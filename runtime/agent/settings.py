@@ -278,3 +278,16 @@ def _path_faults(settings: AgentSettings) -> list[Fault]:
     if settings.ca_file is not None and settings.ca_file.startswith("/") and not Path(settings.ca_file).is_file():
         faults.append(Fault("ca_file", f"no file {settings.ca_file}", "a file with CA certificates in PEM form"))
     return faults
+
+
+def state_dir_of(path: Optional[Path], environ: Mapping[str, str]) -> Path:
+    """Where the agent keeps its state, as far as that can be told from settings that may have other faults."""
+    variable = environ.get(f"{PREFIX}STATE_DIR")
+    if variable:
+        return Path(variable)
+    try:
+        document, _ = _read_document(path)
+    except SettingsError:
+        document = None
+    value = document.get("state_dir") if isinstance(document, dict) else None
+    return Path(value if isinstance(value, str) else AgentSettings.state_dir)

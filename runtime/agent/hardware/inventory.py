@@ -86,10 +86,10 @@ class Inventory:
         self._virtual = virtual
         self._on_first = on_first
         self._lock = threading.Lock()
-        self._snapshot = GpuSnapshot()
         self._detections: dict[str, Detection] = {}
         self._rounds = 0
         self._vendors, self._known = self._load()
+        self._snapshot = GpuSnapshot(gpus=self._known or None)
         self.loop = Loop("inventory", interval_s, self.round, deadline_s=ROUND_DEADLINE_S)
 
     def start(self) -> None:

@@ -129,14 +129,19 @@ def take_identity(
     """
     here = machine or this_machine()
     path = state_dir / FILE
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(_unwritable(state_dir, error)) from None
+    make_state_dir(state_dir)
     stored = _read(path)
     decided = decide(stored, configured, here, holds_claims, adopt)
     write_durably(path, decided)
     return Identity(path, decided, here)
+
+
+def make_state_dir(state_dir: Path) -> None:
+    """The folder, mode 0700, with its parents; StateError when that fails."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(_unwritable(state_dir, error)) from None
 
 
 def decide(

@@ -1,0 +1,310 @@
+"""The agent as a whole: the one place that builds all parts, and owns the order of start and stop."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Optional, Protocol
+
+from runtime.agent.content import ContentSource, Workload
+from runtime.agent.hardware.detectors import all_detectors
+from runtime.agent.hardware.host import HostReader, HostWatch
+from runtime.agent.hardware.inventory import Inventory
+from runtime.agent.hardware.tools import ToolRunner
+from runtime.agent.link.client import ServerClient
+from runtime.agent.link.doorbell import Doorbell
+from runtime.agent.link.errors import LinkError
+from runtime.agent.link.heartbeat import Heartbeats
+from runtime.agent.link.identity import Identity, StateError, make_state_dir, take_identity
+from runtime.agent.link.outcome import Link
+from runtime.agent.loop import Loop
+from runtime.agent.notify import Notifier
+from runtime.agent.status import FILE as STATUS_FILE
+from runtime.agent.status import AgentStatus, read_status, write_status
+from runtime.protocol.build import this_build
+from runtime.protocol.codec import encode
+from runtime.protocol.heartbeat import HeartbeatAnswer, PendingCounts
+from runtime.protocol.times import now as wall_now
+from runtime.protocol.times import to_wire
+
+if TYPE_CHECKING:
+    from runtime.agent.settings import AgentSettings
+
+log = logging.getLogger(__name__)
+
+CHANNELS = ("slices", "images", "files")
+"""Instruction channels, by the names of ``pending`` and of the doorbell."""
+
+STOP_S = 20.0
+HEARTBEAT_STOP_S = 4.0
+EXECUTOR_STOP_S = 8.0
+LAST_BEAT_CONNECT_S = 1.5
+LAST_BEAT_READ_S = 3.0
+HEALTH_LOOK_S = 10.0
+LOCK_FILE = "agent.lock"
+
+
+class Executor(Workload, Protocol):
+    """The tasks of this node, as the app drives them. Nothing here blocks but ``start`` and ``stop``."""
+
+    def start(self) -> None: ...
+    def stop(self, deadline_s: float) -> None: ...
+    def wake(self) -> None: ...
+    def on_answer(self, answer: HeartbeatAnswer) -> None: ...
+    def holds_anything(self) -> bool: ...
+
+
+class Instructions(Protocol):
+    """Slice, image and file instructions."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def wake(self, channels: Sequence[str]) -> None: ...
+
+
+@dataclass
+class Parts:
+    """Everything that runs."""
+
+    settings: AgentSettings
+    identity: Identity
+    client: ServerClient
+    inventory: Inventory
+    host: HostWatch
+    executor: Executor
+    instructions: Optional[Instructions] = None
+    notifier: Optional[Notifier] = None
+
+
+class StateLock:
+    """Holds the state folder for one agent; StateError when another has it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        path = state_dir / LOCK_FILE
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateError(f"state_dir: another agent runs with {state_dir}; stop it first") from None
+        except OSError as error:
+            raise StateError(f"state_dir: {path}: {error.strerror}") from None
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class Agent:
+    """Runs the parts from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, parts: Parts) -> None:
+        settings = parts.settings
+        self._parts = parts
+        self._notifier = parts.notifier or Notifier()
+        self._status_path = Path(settings.state_dir) / STATUS_FILE
+        self._complained = False
+        content = ContentSource(settings, parts.inventory, parts.host, parts.executor, self.loops)
+        self.heartbeats = Heartbeats(
+            parts.client,
+            parts.identity,
+            content.read,
+            on_answer=parts.executor.on_answer,
+            on_pending=self.pull,
+            on_status=self._write_status,
+            holds_anything=parts.executor.holds_anything,
+            seen=self._seen_before(),
+        )
+        self.doorbell = Doorbell(
+            parts.client,
+            lambda: self.heartbeats.status.doorbell,
+            self._rung,
+            may_connect=lambda: self.heartbeats.status.link is Link.GOOD,
+        )
+        self._poll = Loop("poll", settings.poll_interval_s, self._poll_once, first_delay_s=None)
+        self._safety = Loop("safety-pull", settings.safety_pull_s, self._pull_pending, first_delay_s=None)
+
+    # Start, watch, stop.
+
+    def start(self) -> None:
+        """Adopt what runs, then begin to beat. Nothing here waits for the server."""
+        parts = self._parts
+        parts.executor.start()
+        if parts.instructions is not None:
+            parts.instructions.start()
+        parts.inventory.start()
+        parts.host.loop.start()
+        for loop in (self.heartbeats.loop, self.doorbell.loop, self._poll, self._safety):
+            loop.start()
+        self._write_status()
+        self._notifier.ready(f"node {parts.identity.node_id}, server {parts.settings.server_url}")
+
+    def run_until(self, stop: threading.Event) -> None:
+        """Keep the watchdog informed until ``stop`` is set."""
+        watchdog = self._notifier.watchdog_s
+        pause = HEALTH_LOOK_S if watchdog is None else min(HEALTH_LOOK_S, watchdog / 3)
+        while not stop.wait(pause):
+            stuck = self.stuck_loops()
+            if not stuck:
+                self._notifier.alive()
+                self._complained = False
+            elif not self._complained:
+                self._complained = True
+                log.error("no progress in: %s; the watchdog gets no word until there is", ", ".join(stuck))
+
+    def stop(self) -> None:
+        """Heartbeat first, then the tasks' supervision, then a last beat. Containers stay as they are."""
+        began = time.monotonic()
+        self._notifier.stopping()
+        parts = self._parts
+        for loop in (self.heartbeats.loop, self._poll, self._safety, self.doorbell.loop, parts.host.loop):
+            loop.stop()
+        self.heartbeats.loop.join(HEARTBEAT_STOP_S)
+        if parts.instructions is not None:
+            _carry_on(parts.instructions.stop, "instructions")
+        _carry_on(lambda: parts.executor.stop(EXECUTOR_STOP_S), "executor")
+        self._last_beat()
+        _carry_on(parts.inventory.stop, "inventory")
+        _carry_on(self._write_status, "status")
+        log.info("stopped in %.1f s; containers were left as they are", time.monotonic() - began)
+
+    def _last_beat(self) -> None:
+        client = ServerClient(
+            self._parts.settings,
+            self._parts.identity,
+            connect_s=LAST_BEAT_CONNECT_S,
+            beat_read_s=LAST_BEAT_READ_S,
+        )
+        try:
+            self.heartbeats.leave(client)
+        except LinkError as error:
+            log.warning("the server did not hear that this agent leaves: %s", error)
+        finally:
+            client.close()
+
+    # What the loops are, and how they are.
+
+    def loops(self) -> list[Loop]:
+        parts = self._parts
+        own = [self.heartbeats.loop, parts.inventory.loop, parts.host.loop, self.doorbell.loop]
+        return [*own, self._poll, self._safety, *parts.executor.loops()]
+
+    def stuck_loops(self) -> list[str]:
+        """Names of loops that make no progress; what reads disks may hang on one without blame."""
+        return [loop.name for loop in self.loops() if loop is not self._parts.host.loop and not loop.healthy()]
+
+    # Work that waits on the server.
+
+    def pull(self, counts: PendingCounts) -> None:
+        """Something may wait in the channels that are not empty."""
+        if counts.tasks:
+            self._parts.executor.wake()
+        waiting = [channel for channel in CHANNELS if getattr(counts, channel)]
+        if waiting and self._parts.instructions is not None:
+            self._parts.instructions.wake(waiting)
+
+    def _rung(self, channels: list[str]) -> None:
+        self.pull(PendingCounts(**{name: 1 for name in channels if name in ("tasks", *CHANNELS)}))
+
+    def _poll_once(self) -> None:
+        status = self.heartbeats.status
+        if status.link is Link.POLL or status.polls:
+            self.pull(PendingCounts(1, 1, 1, 1))
+
+    def _pull_pending(self) -> None:
+        if self.heartbeats.status.link is Link.GOOD:
+            self.pull(self._parts.client.pending())
+
+    # The status file.
+
+    def _seen_before(self) -> Optional[tuple[str, int]]:
+        """What an earlier run of this agent saw last."""
+        before = read_status(self._status_path) or {}
+        control_plane, revision = before.get("control_plane_id"), before.get("seen_revision")
+        return (control_plane, revision) if isinstance(control_plane, str) and isinstance(revision, int) else None
+
+    def status(self) -> AgentStatus:
+        parts, link = self._parts, self.heartbeats.status
+        seen = self.heartbeats.seen
+        return AgentStatus(
+            node_id=parts.identity.node_id,
+            instance_id=parts.identity.instance_id,
+            run=parts.identity.run,
+            version=str(this_build()),
+            server_url=parts.settings.server_url or "",
+            control_plane_id=seen[0] if seen else None,
+            registered=link.registered,
+            last_beat_at=link.last_beat_at,
+            last_error=encode(link.last_error) if link.last_error else None,
+            loops=[loop.state() for loop in self.loops()],
+            tasks=encode(parts.executor.task_health(), drop_none=True),
+            undelivered=parts.executor.undelivered(),
+            foreign=encode(parts.executor.foreign(), drop_none=True),
+            stuck_tools=parts.inventory.stuck_tools(),
+            pid=os.getpid(),
+            boot_id=parts.identity.boot_id,
+            seen_revision=seen[1] if seen else None,
+            written_at=to_wire(wall_now()),
+        )
+
+    def _write_status(self) -> None:
+        try:
+            write_status(self._status_path, encode(self.status()))
+        except OSError as error:
+            log.warning("%s: %s", self._status_path, error.strerror)
+
+
+def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agent, StateLock]:
+    """All parts of a real agent. Raises StateError and IdentityError; nothing has been started then."""
+    from runtime.agent.tasks.build import build_workload
+    from runtime.agent.tasks.journal import open_journal
+
+    state_dir = Path(settings.state_dir)
+    make_state_dir(state_dir)
+    lock = StateLock(state_dir)
+    journal = open_journal(state_dir)
+    identity = take_identity(
+        state_dir,
+        settings.node_id,
+        holds_claims=lambda: bool(journal.claims()) or journal.undelivered() > 0,
+        adopt=adopt_node_id,
+    )
+    client = ServerClient(settings, identity)
+    runner = ToolRunner()
+    beats: list[Loop] = []
+
+    def cards_known() -> None:
+        # Cards are told within a second of the start, not with the next beat.
+        for loop in beats:
+            loop.wake()
+
+    inventory = Inventory(
+        all_detectors(runner, settings.hardware.tools),
+        runner,
+        node_id=identity.node_id,
+        state_dir=state_dir,
+        mode=settings.hardware.detect,
+        virtual=settings.hardware.virtual_cards,
+        on_first=cards_known,
+    )
+    executor, instructions = build_workload(settings, client, journal, identity, inventory.snapshot)
+    reader = HostReader(
+        server=(client.address.host, client.address.port),
+        mgmt_addr=settings.mgmt_addr,
+        paths=[settings.state_dir, *settings.volumes_allow],
+    )
+    agent = Agent(Parts(settings, identity, client, inventory, HostWatch(reader), executor, instructions))
+    beats.append(agent.heartbeats.loop)
+    return agent, lock
+
+
+def _carry_on(step: Callable[[], None], name: str) -> None:
+    """One part's failure to stop must not keep the next from stopping."""
+    try:
+        step()
+    except Exception:
+        log.exception("stopping %s failed", name)

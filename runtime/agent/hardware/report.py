@@ -1,0 +1,122 @@
+"""``heterofleet-agent inventory``: the cards as the scheduler would see them, without settings, key or server."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from typing import Any, Optional
+
+from runtime.agent.hardware.detector import Detector
+from runtime.agent.hardware.detectors import all_detectors
+from runtime.agent.hardware.inventory import GpuSnapshot, Inventory
+from runtime.agent.hardware.nvidia import Nvidia
+from runtime.agent.hardware.tools import ToolRunner
+from runtime.protocol.codec import encode
+from runtime.protocol.heartbeat import Gpu, GpuStats
+from runtime.protocol.names import node_id_from_hostname
+
+
+def take_inventory(tools: dict[str, str], *, cards: bool = True, nvml: bool = True) -> dict[str, Any]:
+    """One look at this machine, as the JSON object of the contract; null where nothing was measured."""
+    if not cards:
+        return report_of(GpuSnapshot(gpus=[], source="none"))
+    runner = ToolRunner()
+    detectors: list[Detector] = all_detectors(runner, tools)
+    if not nvml:
+        detectors = [Nvidia(runner, tools, use_nvml=False) if isinstance(d, Nvidia) else d for d in detectors]
+    inventory = Inventory(
+        detectors,
+        runner,
+        node_id=node_id_from_hostname(platform.node()),
+        state_dir=None,
+        virtual=1,
+    )
+    try:
+        inventory.round()
+        return report_of(inventory.snapshot())
+    finally:
+        inventory.stop()
+
+
+def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
+    """A snapshot as the report."""
+    stats = {one.uuid: one for one in snapshot.stats}
+    problems: dict[Optional[str], list[str]] = {}
+    for failure in snapshot.failures:
+        problems.setdefault(failure.uuid, []).append(failure.reason)
+    gpus = [_card(gpu, stats.get(gpu.uuid), problems.get(gpu.uuid, [])) for gpu in snapshot.gpus or []]
+    classes = Counter(gpu.gpu_class for gpu in snapshot.gpus or [] if gpu.gpu_class)
+    real = [gpu for gpu in snapshot.gpus or [] if gpu.vendor != "virtual"]
+    cannot = [] if real else ["no accelerator that answers: cannot run tasks that ask for cards"]
+    return {
+        "source": snapshot.source,
+        "error": snapshot.collector_error,
+        "detection": encode(snapshot.detection),
+        "classes": [{"class": name, "count": count} for name, count in sorted(classes.items())],
+        "gpus": gpus,
+        "gpu_collect_failures": encode(snapshot.failures),
+        "gpu_holders": [],
+        "nvlink_domains": snapshot.topology.nvlink_domains if snapshot.topology else [],
+        "hcas": [],
+        "engines": [],
+        "models": [],
+        "cannot": cannot,
+    }
+
+
+def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str]) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "vendor": gpu.vendor,
+        "model": gpu.model,
+        "class": gpu.gpu_class,
+        "memory_total_mib": gpu.memory_total_mib,
+        "memory_used_mib": stats.memory_used_mib if stats else None,
+        "utilization_pct": stats.utilization_pct if stats else None,
+        "temperature_c": stats.temperature_c if stats else None,
+        "power_w": stats.power_w if stats else None,
+        "pci_bus_id": gpu.pci_bus_id,
+        "numa_node": gpu.numa_node,
+        "compute_capability": gpu.compute_capability,
+        "parent_uuid": gpu.parent_uuid,
+        "profile": gpu.profile,
+        "health": {"ok": not problems, "problems": problems},
+    }
+
+
+def as_table(report: dict[str, Any]) -> str:
+    """For people: a line a card, then what was detected, then what this node cannot do."""
+    head = ("index", "class", "name", "memory", "used", "capability", "health", "uuid")
+    rows = [head]
+    for card in report["gpus"]:
+        health = "ok" if card["health"]["ok"] else "; ".join(card["health"]["problems"])
+        rows.append(
+            (
+                _text(card["index"]),
+                _text(card["class"]),
+                _text(card["model"]),
+                _mib(card["memory_total_mib"]),
+                _mib(card["memory_used_mib"]),
+                _text(card["compute_capability"]),
+                health,
+                card["uuid"],
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    if len(rows) == 1:
+        lines = ["no cards"]
+    lines += [
+        f"{one['vendor']}: {'found' if one['found'] else 'not found'}, {one['why']}" for one in report["detection"]
+    ]
+    lines += report["cannot"]
+    return "\n".join(lines)
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _mib(value: Optional[int]) -> str:
+    return "-" if value is None else f"{value} MiB"

@@ -1,0 +1,259 @@
+"""``heterofleet-agent``: run the agent, or ask about it.
+
+Exit codes: 0, 1 fault, 2 usage, 69 server unavailable, 73 cannot write state, 78 configuration; ``status``: 0
+registered, 1 not, 3 no agent here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from runtime.protocol.build import this_build
+
+if TYPE_CHECKING:
+    from runtime.agent.settings import AgentSettings
+    from runtime.protocol.masking import Masker
+    from runtime.protocol.settings import Loaded
+
+EXIT_OK = 0
+EXIT_FAULT = 1
+EXIT_USAGE = 2
+EXIT_STATE = 73
+EXIT_CONFIG = 78
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    """The command line; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    command = {
+        "run": _run,
+        "status": _status,
+        "config": _config,
+        "inventory": _inventory,
+        "version": _version,
+    }[options.command]
+    try:
+        return command(options)
+    except BrokenPipeError:
+        # Whoever read our output has left; the interpreter must not complain of it once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="heterofleet-agent", description="The HeteroFleet node agent.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run the agent in the foreground")
+    _add_settings(run)
+    run.add_argument(
+        "--adopt-node-id",
+        action="store_true",
+        help="take the configured node id although work of the old one is still here",
+    )
+
+    status = commands.add_parser("status", help="how the agent on this machine is")
+    _add_config(status)
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    status.add_argument("--wait", type=_seconds, default=0.0, metavar="S", help="wait up to S seconds until registered")
+
+    config = commands.add_parser("config", help="print the effective settings with their origin, or check them")
+    _add_settings(config)
+    config.add_argument("what", nargs="?", choices=["check"], help="check the settings, print faults only")
+
+    inventory = commands.add_parser("inventory", help="what the scheduler would see of this machine")
+    inventory.add_argument("--json", action="store_true", help="print one JSON object")
+    inventory.add_argument(
+        "--tool", action="append", default=[], type=_tool, metavar="NAME=PATH", help="where a vendor's command is"
+    )
+    inventory.add_argument("--nvidia-smi", metavar="PATH", help="the same as --tool nvidia-smi=PATH")
+    inventory.add_argument("--no-gpu", action="store_true", help="do not look for cards")
+    inventory.add_argument("--no-nvml", action="store_true", help="ask nvidia-smi instead of NVML")
+
+    version = commands.add_parser("version", help="print version, commit and build time")
+    version.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings file (default /etc/heterofleet/agent.yaml)"
+    )
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser)
+    parser.add_argument("--server", metavar="URL", help="the control plane")
+    parser.add_argument("--node-id", metavar="ID", help="this node's id")
+    parser.add_argument("--mgmt-addr", metavar="ADDRESS", help="the address under which people reach this node")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 86400:
+        raise argparse.ArgumentTypeError("wanted 0 to 86400 seconds")
+    return value
+
+
+def _tool(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not name or not equals or not path:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted NAME=PATH")
+    return name, path
+
+
+def _load(options: argparse.Namespace) -> Optional[Loaded[AgentSettings]]:
+    """The settings; None after every fault was printed."""
+    from runtime.agent.settings import load_settings
+    from runtime.protocol.settings import SettingsError
+
+    overrides = {
+        "server_url": getattr(options, "server", None),
+        "node_id": getattr(options, "node_id", None),
+        "mgmt_addr": getattr(options, "mgmt_addr", None),
+    }
+    try:
+        return load_settings(options.config, os.environ, overrides)
+    except SettingsError as error:
+        for fault in error.faults:
+            print(f"{fault.path}: found {fault.found}, wanted {fault.wanted}", file=sys.stderr)
+        return None
+
+
+def _run(options: argparse.Namespace) -> int:
+    loaded = _load(options)
+    if loaded is None:
+        return EXIT_CONFIG
+    masker = _log_masked(loaded.settings)
+    for warning in loaded.warnings:
+        logging.getLogger(__name__).warning("%s", masker.text(warning))
+
+    from runtime.agent.app import build
+    from runtime.agent.link.identity import IdentityError, StateError
+
+    log = logging.getLogger(__name__)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    log.info("heterofleet-agent %s starts", this_build())
+    try:
+        agent, lock = build(loaded.settings, adopt_node_id=options.adopt_node_id)
+    except StateError as error:
+        print(error, file=sys.stderr)
+        return EXIT_STATE
+    except IdentityError as error:
+        print(error, file=sys.stderr)
+        return EXIT_CONFIG
+    agent.start()
+    agent.run_until(stop)
+    agent.stop()
+    lock.release()
+    _leave(EXIT_OK)
+    return EXIT_OK
+
+
+def _leave(code: int) -> None:
+    """End the process although a thread may still wait in a call: the stop has its time limit."""
+    strays = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    if strays:
+        logging.getLogger(__name__).warning("still busy: %s", ", ".join(thread.name for thread in strays))
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _log_masked(settings: AgentSettings) -> Masker:
+    from runtime.protocol.masking import Masker, set_up_logging
+
+    masker = Masker()
+    masker.add(settings.api_key)
+    set_up_logging(masker)
+    # Per-connection chatter of the HTTP library says nothing that our own lines do not.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    return masker
+
+
+def _status(options: argparse.Namespace) -> int:
+    from runtime.agent import status
+
+    state_dir = _state_dir(options.config)
+    path = state_dir / status.FILE
+
+    def look() -> status.Verdict:
+        found = status.read_status(path)
+        return status.judge(found, found is not None and status.is_running(found, _boot_id()))
+
+    verdict = status.wait_for_registration(look, options.wait)
+    if options.json:
+        print(json.dumps(verdict.status))
+    else:
+        print(status.as_text(verdict))
+    return verdict.exit_code
+
+
+def _state_dir(config: Optional[Path]) -> Path:
+    """Where the agent keeps its state, also when its settings are broken: ``status`` must answer then."""
+    from runtime.agent.settings import state_dir_of
+
+    return state_dir_of(config, os.environ)
+
+
+def _boot_id() -> Optional[str]:
+    from runtime.agent.link.identity import this_machine
+
+    return this_machine().boot_id
+
+
+def _config(options: argparse.Namespace) -> int:
+    loaded = _load(options)
+    if loaded is None:
+        return EXIT_CONFIG
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if options.what == "check":
+        return EXIT_OK
+    from runtime.protocol.settings import effective
+
+    for path, value, origin in effective(loaded):
+        print(f"{path}: {json.dumps(value)}  # {origin}")
+    return EXIT_OK
+
+
+def _inventory(options: argparse.Namespace) -> int:
+    from runtime.agent.hardware.report import as_table, take_inventory
+
+    tools: dict[str, str] = dict(options.tool)
+    if options.nvidia_smi:
+        tools["nvidia-smi"] = options.nvidia_smi
+    report = take_inventory(tools, cards=not options.no_gpu, nvml=not options.no_nvml)
+    print(json.dumps(report) if options.json else as_table(report))
+    if report["error"]:
+        print(report["error"], file=sys.stderr)
+    return EXIT_OK
+
+
+def _version(options: argparse.Namespace) -> int:
+    build = this_build()
+    if options.json:
+        facts: dict[str, Any] = {
+            "version": build.version,
+            "commit": build.commit,
+            "built_at": build.built_at,
+            "dirty": build.dirty,
+        }
+        print(json.dumps(facts))
+    else:
+        print(f"heterofleet-agent {build}" + (f" ({build.built_at})" if build.built_at else ""))
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

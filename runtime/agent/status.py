@@ -1,0 +1,146 @@
+"""``status.json``: what the running agent says of itself, and what ``heterofleet-agent status`` makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from runtime.protocol.heartbeat import LoopState
+
+FILE = "status.json"
+
+EXIT_REGISTERED = 0
+EXIT_NOT_REGISTERED = 1
+EXIT_NO_AGENT = 3
+
+ASK_AGAIN_S = 0.2
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """The agent's own view; ``tasks`` are the claims it holds, ``undelivered`` counts results.
+
+    ``pid`` and ``boot_id`` tell whether the agent that wrote this still runs; ``seen_revision`` is the highest
+    revision seen of ``control_plane_id``, which the next start goes on from.
+    """
+
+    node_id: str
+    instance_id: str
+    run: int
+    version: str
+    server_url: str
+    control_plane_id: Optional[str] = None
+    registered: bool = False
+    last_beat_at: Optional[str] = None
+    last_error: Optional[dict[str, str]] = None
+    loops: list[LoopState] = field(default_factory=list)
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    undelivered: int = 0
+    foreign: list[dict[str, Any]] = field(default_factory=list)
+    stuck_tools: list[str] = field(default_factory=list)
+    pid: int = 0
+    boot_id: Optional[str] = None
+    seen_revision: Optional[int] = None
+    written_at: Optional[str] = None
+
+
+def write_status(path: Path, status: dict[str, Any]) -> None:
+    """Replace the file at once, mode 0600. It may be lost in a power cut, so it is not synced."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+        json.dump(status, handle)
+    temporary.replace(path)
+
+
+def read_status(path: Path) -> Optional[dict[str, Any]]:
+    """What was written last; None when there is nothing that can be read."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def is_running(status: dict[str, Any], boot_id: Optional[str]) -> bool:
+    """Whether the process that wrote ``status`` still lives: same boot, and its pid is an agent's."""
+    pid = status.get("pid")
+    if not isinstance(pid, int) or status.get("boot_id") != boot_id:
+        return False
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"run" in command
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the command prints and returns."""
+
+    exit_code: int
+    status: Optional[dict[str, Any]]
+    running: bool
+
+
+def judge(status: Optional[dict[str, Any]], running: bool) -> Verdict:
+    """0 registered, 1 not (or down), 3 no agent here. A stopped agent is not registered, whatever it last was."""
+    if status is None:
+        return Verdict(EXIT_NO_AGENT, None, False)
+    registered = bool(status.get("registered")) and running
+    shown = {**status, "registered": registered, "running": running}
+    return Verdict(EXIT_REGISTERED if registered else EXIT_NOT_REGISTERED, shown, running)
+
+
+def wait_for_registration(
+    look: Callable[[], Verdict],
+    wait_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Verdict:
+    """The verdict as soon as it is "registered", at the latest after ``wait_s``."""
+    deadline = clock() + wait_s
+    while True:
+        verdict = look()
+        remaining = deadline - clock()
+        if verdict.exit_code == EXIT_REGISTERED or remaining <= 0:
+            return verdict
+        pause(min(ASK_AGAIN_S, remaining))
+
+
+def as_text(verdict: Verdict) -> str:
+    """For people: one fact a line."""
+    status = verdict.status
+    if status is None:
+        return "no agent has run with this state folder"
+    lines = [
+        f"node        {status.get('node_id')}",
+        f"instance    {status.get('instance_id')} (run {status.get('run')})",
+        f"version     {status.get('version')}",
+        f"server      {status.get('server_url')}",
+        f"agent       {'runs (pid ' + str(status.get('pid')) + ')' if verdict.running else 'is down'}",
+        f"registered  {'yes' if status.get('registered') else 'no'}",
+        f"last beat   {status.get('last_beat_at') or 'none yet'}",
+    ]
+    error = status.get("last_error")
+    if error:
+        lines.append(f"last error  {error.get('code')} since {error.get('since')}: {error.get('text')}")
+    overdue = [loop["name"] for loop in status.get("loops", []) if loop.get("overdue")]
+    if overdue:
+        lines.append(f"overdue     {', '.join(overdue)}")
+    for name in ("undelivered", "stuck_tools"):
+        if status.get(name):
+            value = status[name]
+            lines.append(f"{name:<11} {', '.join(value) if isinstance(value, list) else value}")
+    lines.append(f"tasks       {len(status.get('tasks', []))}")
+    lines += [
+        f"  {task.get('task_id')} attempt {task.get('attempt')} {task.get('phase')}" for task in status.get("tasks", [])
+    ]
+    if status.get("foreign"):
+        lines.append(f"foreign     {len(status['foreign'])} containers of other control planes")
+    return "\n".join(lines)
