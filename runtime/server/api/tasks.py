@@ -101,7 +101,15 @@ def update(task_id: str) -> flask.Response:
     who = agent_caller()
     body = validation.parse(TaskUpdate, flask.request.get_data(), code="invalid_task")
     who.require_scope(body.node_id)
-    answer = report.report(parts().db, _reporter(who), task_id, body, now(), forget=parts().board.forget)
+    answer = report.report(
+        parts().db,
+        _reporter(who),
+        task_id,
+        body,
+        now(),
+        forget=parts().board.forget,
+        cordoned=parts().presence.set_cordon,
+    )
     return _reported(answer)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runtime.protocol.nodes import EventKind
+from runtime.protocol.nodes import Cordon, EventKind
 from runtime.protocol.states import Desired, Status
 from runtime.protocol.times import to_wire
 from runtime.server.services.events import emit
@@ -102,21 +102,34 @@ def exclude(tx: Tx, uid: str, node_id: str, now: datetime, seconds: float = EXCL
     tx.execute(sa.insert(exclusions).values(uid=uid, node_id=node_id, until=until))
 
 
-def note_bad_end(tx: Tx, node_id: str, now: datetime, reason: str) -> None:
-    """One more hand-back or infrastructure end in a row; too many cordon the node."""
+def note_bad_end(tx: Tx, node_id: str, now: datetime, reason: str) -> Cordon | None:
+    """One more hand-back or infrastructure end in a row; the cordon when that was one too many.
+
+    What the node had not claimed yet goes elsewhere.
+    """
     bad = tx.execute(
         sa.update(nodes).where(nodes.c.id == node_id).values(bad_ends=nodes.c.bad_ends + 1).returning(nodes.c.bad_ends)
     ).scalar()
     if bad is None or bad < BAD_ENDS_LIMIT:
-        return
+        return None
     text = f"{bad} tasks in a row came back or ended through the node's own doing, the last with {reason}"
+    cordon = Cordon(text, CORDON_OWNER, to_wire(now))
     cordoned = tx.execute(
         sa.update(nodes)
         .where(nodes.c.id == node_id, nodes.c.cordon_since.is_(None))
-        .values(cordon_reason=text, cordon_owner=CORDON_OWNER, cordon_since=to_wire(now))
+        .values(cordon_reason=cordon.reason, cordon_owner=cordon.owner, cordon_since=cordon.since)
     )
-    if cordoned.rowcount:
-        emit(tx, EventKind.NODE_CORDONED, code="bad_ends", node_id=node_id, actor=CORDON_OWNER, detail=text)
+    if not cordoned.rowcount:
+        return None
+    emit(tx, EventKind.NODE_CORDONED, code="bad_ends", node_id=node_id, actor=CORDON_OWNER, detail=text)
+    unclaimed_back(tx, node_id, now, "the node was cordoned")
+    return cordon
+
+
+def unclaimed_back(tx: Tx, node_id: str, now: datetime, detail: str) -> None:
+    """What the node had not claimed goes back into the queue."""
+    for row in rows.on_node(tx, node_id, Status.SCHEDULED):
+        back_to_pending(tx, row, now, actor="server", detail=detail, cards_gone=True)
 
 
 def note_good_end(tx: Tx, node_id: str) -> None:

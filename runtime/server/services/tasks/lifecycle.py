@@ -25,7 +25,7 @@ SERVER = "server"
 
 def node_lost(tx: Tx, node_id: str, now: datetime) -> None:
     """The node is lost: its tasks wait, move or end as each was told to; what was not claimed goes back."""
-    _unclaimed_back(tx, node_id, now, "the node is lost")
+    ends.unclaimed_back(tx, node_id, now, "the node is lost")
     for row in rows.on_node(tx, node_id, Status.RUNNING, Status.SLEEPING):
         status = lost_outcome(
             Status(row["status"]),
@@ -54,7 +54,7 @@ def node_returned(tx: Tx, node_id: str, now: datetime) -> None:
 
 def node_left(tx: Tx, node_id: str) -> None:
     """The node is cordoned or went offline: what it had not claimed goes elsewhere, what runs there stays."""
-    _unclaimed_back(tx, node_id, times.now(), "the node takes no new work")
+    ends.unclaimed_back(tx, node_id, times.now(), "the node takes no new work")
 
 
 def card_lost(tx: Tx, node_id: str, gpu_uuid: str) -> None:
@@ -74,14 +74,19 @@ def card_lost(tx: Tx, node_id: str, gpu_uuid: str) -> None:
             ends.add_warning(tx, row, "card_lost", f"card {gpu_uuid} of node {node_id} is lost")
 
 
-def sweep_overdue_claims(db: Database, now: datetime, views: Iterable[NodeView], overdue_s: float = 120) -> int:
+def sweep_overdue_claims(
+    db: Database, now: datetime, views: Iterable[NodeView], overdue_s: float, since: datetime | None = None
+) -> int:
     """Take scheduled tasks that nobody claimed in time back; how many.
 
-    The node is left out for that task for as long again, so that another one gets its chance. One that was not
+    Counted from ``since`` at the earliest, the server's own start: while it was away nobody could claim. The
+    node is left out for that task for as long again, so that another one gets its chance. One that was not
     heard since the task was given to it had no chance itself: its own state decides about its tasks.
     """
     limit = to_wire(now - timedelta(seconds=overdue_s))
     overdue = sa.select(tasks.c.id).where(tasks.c.status == Status.SCHEDULED.value, tasks.c.scheduled_at <= limit)
+    if since is not None and to_wire(since) > limit:
+        return 0
     with db.read() as connection:
         found = connection.execute(overdue).scalars().all()
     if not found:
@@ -128,11 +133,6 @@ def prune(tx: Tx, before: str, limit: int = 500) -> int:
     for row in found:
         rows.remove(tx, row)
     return len(found)
-
-
-def _unclaimed_back(tx: Tx, node_id: str, now: datetime, detail: str) -> None:
-    for row in rows.on_node(tx, node_id, Status.SCHEDULED):
-        ends.back_to_pending(tx, row, now, actor=SERVER, detail=detail, cards_gone=True)
 
 
 def _set(tx: Tx, row: Row, **values: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runtime.protocol.names import is_task_id
-from runtime.protocol.nodes import EventKind
+from runtime.protocol.nodes import Cordon, EventKind
 from runtime.protocol.problems import Problem
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import TERMINAL, Desired, Status
@@ -52,12 +52,19 @@ class Answer:
 
 
 def report(
-    db: Database, who: Reporter, task_id: str, update: TaskUpdate, now: datetime, *, forget: Callable[[str], None]
+    db: Database,
+    who: Reporter,
+    task_id: str,
+    update: TaskUpdate,
+    now: datetime,
+    *,
+    forget: Callable[[str], None],
+    cordoned: Callable[[str, Cordon], None],
 ) -> Answer:
     """Carry out ``update``, or say what is instead. It is on disk when this returns.
 
-    ``forget(uid)`` is called after the commit when the task's row is gone. Raises Problem task_not_found,
-    illegal_transition.
+    After the commit ``forget(uid)`` is called when the task's row is gone, ``cordoned(node_id, cordon)`` when
+    this end was one too many for the node. Raises Problem task_not_found, illegal_transition.
     """
     reason = rules.judge(update)
     if not is_task_id(task_id):
@@ -73,7 +80,9 @@ def report(
         elif update.status in (Status.SLEEPING, Status.RUNNING):
             _sleep_or_wake(tx, row, who, update)
         else:
-            removed = _end(tx, row, who, update, reason, now)
+            removed, cordon = _end(tx, row, who, update, reason, now)
+            if cordon is not None:
+                tx.after(lambda: cordoned(who.node_id, cordon))
             if removed is not None:
                 tx.after(lambda: forget(row["uid"]))
                 return Answer(removed, conflict=False, mine=True, removed=True)
@@ -241,8 +250,8 @@ def _sleep_or_wake(tx: Tx, row: Row, who: Reporter, update: TaskUpdate) -> None:
 
 def _end(
     tx: Tx, row: Row, who: Reporter, update: TaskUpdate, reason: Reason | None, now: datetime
-) -> view.Stored | None:
-    """End the attempt; the last sight of the task when it was to be deleted."""
+) -> tuple[view.Stored | None, Cordon | None]:
+    """End the attempt; the last sight of the task when it was to be deleted, and the cordon that came of it."""
     result = rules.outcome(update, reason, Desired(row["desired"]), row["starts"], row["max_attempts"])
     starts = row["starts"] - 1 if result.handed_back else row["starts"]
     facts = {
@@ -261,15 +270,16 @@ def _end(
         _must(ends.finish(tx, row, result.status, now, log_tail=plain(update.log_tail), **common))
     if result.handed_back:
         ends.exclude(tx, row["uid"], who.node_id, now)
+    cordon = None
     if result.bad and reason is not None:
-        ends.note_bad_end(tx, who.node_id, now, reason.value)
+        cordon = ends.note_bad_end(tx, who.node_id, now, reason.value)
     elif result.ran:
         ends.note_good_end(tx, who.node_id)
     if row["desired"] == Desired.DELETE.value and result.status in TERMINAL:
         last = _stored(tx, rows.must_find_locked(tx, row["id"]))
         rows.remove(tx, row)
-        return last
-    return None
+        return last, cordon
+    return None, cordon
 
 
 def _claim_of(row: Row) -> tuple[str, str]:
