@@ -103,6 +103,23 @@ class CordonRequest:
     reason: Annotated[str, Text(1, 500)]
 
 
+@dataclass(frozen=True)
+class BuildUse:
+    """How many nodes run one build. ``flagged``: dirty, or made from a plain checkout."""
+
+    version: str
+    commit: str
+    built_at: Optional[str] = None
+    dirty: Optional[bool] = None
+    flagged: bool = False
+    nodes: int = 0
+
+
+@dataclass(frozen=True)
+class BuildLedger:
+    builds: list[BuildUse] = field(default_factory=list)
+
+
 class EventKind(str, Enum):
     NODE_REGISTERED = "node_registered"
     NODE_REPLACED = "node_replaced"

@@ -28,3 +28,8 @@ def from_wire(text: str) -> datetime:
 def now() -> datetime:
     """The wall clock, in UTC. For showing and for the wire; never for measuring how long something took."""
     return datetime.now(timezone.utc)
+
+
+def from_epoch(seconds: float) -> datetime:
+    """The moment of a wall clock's reading (``time.time()``)."""
+    return datetime.fromtimestamp(seconds, timezone.utc)

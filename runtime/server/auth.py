@@ -17,6 +17,7 @@ from runtime.server.store import tables
 
 if TYPE_CHECKING:
     from runtime.server.parts import Parts
+    from runtime.server.settings import ServerSettings
 
 ROLES = ("viewer", "admin")
 
@@ -86,8 +87,8 @@ def require_system_key() -> None:
     """The system key, and not an operator's token, is on this request. Raises bad_api_key and its kin."""
     given = request.headers.get(routes.HEADER_API_KEY)
     if given is not None:
-        if not _is_system_key(given):
-            raise _bad_api_key()
+        if not is_system_key(parts().settings, given):
+            raise bad_api_key()
         return
     if "Authorization" in request.headers:
         _operator_of_token()
@@ -95,7 +96,7 @@ def require_system_key() -> None:
             "operator_token_not_allowed",
             f"This call is for agents: it takes the system key in {routes.HEADER_API_KEY}, not an operator's token.",
         )
-    raise _bad_api_key()
+    raise bad_api_key()
 
 
 def operator(role: str = "viewer") -> Operator:
@@ -104,8 +105,8 @@ def operator(role: str = "viewer") -> Operator:
     Raises bad_token, agent_key_not_allowed (the system key is no operator), role_not_allowed.
     """
     if "Authorization" not in request.headers and routes.HEADER_API_KEY in request.headers:
-        if not _is_system_key(request.headers[routes.HEADER_API_KEY]):
-            raise _bad_api_key()
+        if not is_system_key(parts().settings, request.headers[routes.HEADER_API_KEY]):
+            raise bad_api_key()
         raise Problem(
             "agent_key_not_allowed",
             "This call is for operators: it takes 'Authorization: Bearer TOKEN', not the agents' system key.",
@@ -126,16 +127,14 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _is_system_key(given: str) -> bool:
-    settings = parts().settings
-    # Both are compared whatever the first says, so that the time tells nothing.
-    good = hmac.compare_digest(given.encode(), (settings.api_key or "").encode())
-    previous = settings.api_key_previous
-    good_previous = hmac.compare_digest(given.encode(), (previous or "").encode())
-    return good or (bool(previous) and good_previous)
+def is_system_key(settings: ServerSettings, given: str) -> bool:
+    """Whether ``given`` is the system key or the one before it, in a time that tells nothing."""
+    keys = [key.encode() for key in (settings.api_key, settings.api_key_previous) if key]
+    return any([hmac.compare_digest(given.encode(), key) for key in keys])  # noqa: C419 - all are compared
 
 
-def _bad_api_key() -> Problem:
+def bad_api_key() -> Problem:
+    """The refusal of a system key."""
     # One text for a missing and a wrong key: the answer gives no hint.
     return Problem("bad_api_key", f"The system key in {routes.HEADER_API_KEY} is missing or is not this server's.")
 

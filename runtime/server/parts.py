@@ -8,12 +8,16 @@ import time
 from dataclasses import dataclass, field
 
 from runtime.protocol.masking import Masker
+from runtime.server.proxies import Proxies
 from runtime.server.services.background import Background
 from runtime.server.services.board import Board
+from runtime.server.services.brake import Brake
+from runtime.server.services.metrics import Metrics
 from runtime.server.services.presence import Presence
 from runtime.server.services.rollback import Rollback
 from runtime.server.settings import ServerSettings
 from runtime.server.store.database import Database
+from runtime.server.store.migrate import migrate
 from runtime.server.store.vault import Vault
 
 log = logging.getLogger(__name__)
@@ -24,7 +28,8 @@ class Parts:
     """What requests and background work share.
 
     ``ready`` is set once the database is migrated and everything was loaded from it; until then requests are
-    answered with ``starting``. ``started_at`` is on the monotonic clock.
+    answered with ``starting``. ``brake`` is what the last round decided. ``started_at`` is on the monotonic
+    clock.
     """
 
     settings: ServerSettings
@@ -34,16 +39,19 @@ class Parts:
     presence: Presence
     board: Board
     rollback: Rollback
+    metrics: Metrics
+    proxies: Proxies
+    brake: Brake = field(default_factory=Brake)
     background: Background | None = None
     ready: threading.Event = field(default_factory=threading.Event)
     started_at: float = field(default_factory=time.monotonic)
 
     def start(self) -> None:
         """Migrate, load, and start the background work. Raises StoreError with one clear sentence."""
-        from runtime.server.store.migrate import migrate
-
+        self.vault.load()
         migrate(self.db)
         self.db.start()
+        self.started_at = time.monotonic()
         self.rollback.load()
         self.presence.load()
         self.board.load()
@@ -75,4 +83,6 @@ def build_parts(settings: ServerSettings) -> Parts:
         presence=Presence(db, settings),
         board=Board(db),
         rollback=Rollback(db),
+        metrics=Metrics(db),
+        proxies=Proxies(settings.trusted_proxies),
     )

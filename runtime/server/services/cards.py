@@ -142,7 +142,7 @@ def _nothing_new(cards: Cards, seen: Observation) -> bool:
 
 
 def _failed(whole: Mapping[str, Gpu], cards: Cards, seen: Observation) -> dict[str, str]:
-    by_index = {gpu.index: uuid for uuid, gpu in whole.items() if gpu.index is not None}
+    by_index: dict[int | None, str] = {gpu.index: uuid for uuid, gpu in whole.items() if gpu.index is not None}
     failed: dict[str, str] = {}
     for failure in seen.failures:
         uuid = failure.uuid if failure.uuid is not None else by_index.get(failure.index)

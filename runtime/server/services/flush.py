@@ -6,7 +6,6 @@ A flush that fails loses nothing: what it took is given back and written with th
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timezone
 from typing import Any
 
 import sqlalchemy as sa
@@ -69,7 +68,7 @@ def flush(db: Database, presence: Presence, *, hold_back: bool = False) -> int:
             seen.append(
                 {
                     **key,
-                    "seen": times.to_wire(datetime.fromtimestamp(held.seen_wall, timezone.utc)),
+                    "seen": times.to_wire(times.from_epoch(held.seen_wall)),
                     "leaves": held.leaving,
                     "boot": held.boot_id,
                 }

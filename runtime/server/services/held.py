@@ -7,10 +7,9 @@ whose digest is not held is asked for again, one in neither is unknown.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
-from runtime.protocol import codec
+from runtime.protocol import codec, times
 from runtime.protocol.heartbeat import UNCHANGING, Gpu, Heartbeat, Host, TaskHealth
 from runtime.protocol.nodes import CardHealth, Cordon, NodeState
 from runtime.server.services import cards as card_rules
@@ -222,7 +221,7 @@ def _view(held: Held) -> NodeView:
         collector_failing=held.cards.collector_errors >= COLLECTOR_FAILING_AFTER,
         nvlink_domains=tuple(frozenset(d) for d in topology.nvlink_domains) if topology is not None else (),
         images=frozenset(images) if images is not None else None,
-        last_seen_at=datetime.fromtimestamp(seen, timezone.utc) if seen is not None else None,
+        last_seen_at=times.from_epoch(seen) if seen is not None else None,
         instance_id=held.instance_id,
         run=held.run,
         boot_id=held.boot_id,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.protocol.heartbeat import Heartbeat, TaskHealth
+from runtime.protocol.heartbeat import GpuStats, Heartbeat, TaskHealth
 from runtime.protocol.nodes import Cordon, NodeState
 from runtime.server.services import binding, registration
 from runtime.server.services import cards as card_rules
@@ -53,6 +53,8 @@ class Presence:
         self._noted: list[Noted] = []
         self._small_lock = threading.Lock()
         self.started_at = time.monotonic()
+        self.facts_version = 0
+        """Grows when a beat brought facts that placement looks at."""
 
     # -- beats -----------------------------------------------------------------------------------------------
 
@@ -71,6 +73,7 @@ class Presence:
             elif held.boot_id != beat.boot_id or beat.run < held.run:
                 self._continue(held, beat)
             held.heard_at, held.seen_wall = now, wall
+            known_facts = held.facts_changed
             wake = held.state is not NodeState.ONLINE or beat.leaving
             if not held.is_newer(beat):
                 held.changed()
@@ -87,6 +90,9 @@ class Presence:
                 gone = {f.name for f in fabrics} - {f.name for f in held.sections.get("fabrics") or ()}
                 noted.extend(Noted(node_id, None, f"fabric {name} is gone", "fabric_vanished") for name in sorted(gone))
             self._mark(node_id, noted)
+            if held.facts_changed and not known_facts:
+                self.facts_version += 1
+                wake = True
             view = held.view()
         for listener in self._listeners:
             listener(node_id, view, beat)
@@ -127,6 +133,12 @@ class Presence:
         with self._lock(node_id):
             held = self._nodes.get(node_id)
             return held.task_health() if held is not None else {}
+
+    def gpu_stats(self, node_id: str) -> list[GpuStats]:
+        """What the node's cards measured at its newest beat."""
+        held = self._nodes.get(node_id)
+        beat = held.beat if held is not None else None
+        return list(beat.gpu_stats or ()) if beat is not None else []
 
     def node_ids(self) -> list[str]:
         return list(self._nodes)
@@ -184,6 +196,26 @@ class Presence:
         """Hold this record from now on."""
         with self._lock(held.node_id):
             self._nodes[held.node_id] = held
+
+    def absorb(self, stored: Held) -> None:
+        """Take over what another process has stored of a node, as far as it is newer than what is held."""
+        with self._lock(stored.node_id):
+            held = self._nodes.get(stored.node_id)
+            heard_at = time.monotonic() - max(0.0, time.time() - (stored.seen_wall or 0.0))
+            if held is None or held.instance_id != stored.instance_id:
+                stored.heard_at = heard_at if stored.instance_id is not None else None
+                self._nodes[stored.node_id] = stored
+                return
+            held.cordon, held.draining = stored.cordon, stored.draining
+            held.drain_deadline, held.drain_then = stored.drain_deadline, stored.drain_then
+            held.state = stored.state
+            if (stored.run, stored.seq) > (held.run, held.seq):
+                held.run, held.seq, held.leaving = stored.run, stored.seq, stored.leaving
+                held.boot_id, held.seen_wall = stored.boot_id, stored.seen_wall
+                held.heard_at = max(heard_at, held.heard_at or heard_at)
+                if stored.digests != held.digests:
+                    held.sections, held.digests = stored.sections, stored.digests
+            held.changed()
 
     def take_dirty(self) -> set[str]:
         """Node ids heard since the last call."""

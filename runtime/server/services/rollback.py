@@ -11,6 +11,7 @@ import threading
 import sqlalchemy as sa
 
 from runtime.protocol import times
+from runtime.protocol.heartbeat import Heartbeat
 from runtime.protocol.nodes import EventKind
 from runtime.server.services.events import emit
 from runtime.server.store import tables
@@ -36,13 +37,15 @@ class Rollback:
         with self._db.read() as connection:
             self.since = connection.execute(sa.select(tables.control_plane.c.rolled_back_since)).scalar()
 
-    def heard(self, node_id: str, seen_revision: int) -> None:
-        """A node says which revision it has seen of this control plane."""
-        if seen_revision <= self._db.revision or self.active:
+    def heard(self, beat: Heartbeat) -> None:
+        """A node says which revision it has seen, and of which control plane: another's says nothing here."""
+        seen_revision = beat.seen_revision
+        if seen_revision is None or seen_revision <= self._db.revision or self.since is not None:
             return
+        if beat.seen_control_plane_id not in (None, self._db.control_plane_id):
+            return
+        node_id = beat.node_id
         with self._lock:
-            if self.active:
-                return
             self._db.refresh_revision()  # another process may have committed it
             if seen_revision <= self._db.revision:
                 return

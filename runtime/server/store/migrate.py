@@ -14,7 +14,7 @@ from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext, RevisionStep
 from alembic.script import ScriptDirectory
-from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
 
 from runtime.protocol import times
 from runtime.protocol.build import this_build
@@ -150,7 +150,7 @@ def _unusable(db: Database, error: OperationalError) -> StoreError:
     )
 
 
-def _unreachable(db: Database, error: DatabaseError) -> StoreError:
+def _unreachable(db: Database, error: DBAPIError) -> StoreError:
     return StoreError(
         EXIT_UNAVAILABLE,
         f"{_name(db)} does not take the connection ({_words(error)}); check database_url and that it runs.",
@@ -163,6 +163,6 @@ def _name(db: Database) -> str:
     return f"The database {db.url.render_as_string(hide_password=True)}"
 
 
-def _words(error: DatabaseError) -> str:
+def _words(error: DBAPIError) -> str:
     text = str(error.orig).strip() or type(error.orig).__name__
     return text.splitlines()[0]

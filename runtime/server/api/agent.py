@@ -1,0 +1,106 @@
+"""What agents call about themselves: preflight, heartbeat, pending counts."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import flask
+
+from runtime.protocol import PROTOCOL, PROTOCOL_MIN, codec, routes, times
+from runtime.protocol.build import this_build
+from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer, Preflight
+from runtime.protocol.problems import Problem
+from runtime.server import auth
+from runtime.server.parts import Parts
+from runtime.server.proxies import PEER
+from runtime.server.services.addresses import doorbell_url
+from runtime.server.validation import parse
+
+blueprint = flask.Blueprint("agent", __name__)
+
+CLOSE = "heterofleet.close_connection"
+"""Where the WSGI server leaves a call that ends the connection after this answer, if it can."""
+
+
+@blueprint.get(routes.PREFLIGHT)
+def preflight() -> flask.Response:
+    auth.require_system_key()
+    db = auth.parts().db
+    return flask.jsonify(
+        codec.encode(
+            Preflight(
+                control_plane_id=db.control_plane_id,
+                server_version=this_build().version,
+                protocol=PROTOCOL,
+                protocol_min=PROTOCOL_MIN,
+                time=times.to_wire(times.now()),
+            )
+        )
+    )
+
+
+@blueprint.post(routes.HEARTBEAT)
+def heartbeat() -> flask.Response:
+    began = time.perf_counter()
+    parts = auth.parts()
+    _close_after(parts)
+    auth.require_system_key()
+    node_id, instance_id = auth.agent_names()
+    beat = _parse_beat(flask.request.get_data(cache=False))
+    if beat.node_id != node_id:
+        raise Problem("node_scope_mismatch", f"{routes.HEADER_NODE} says {node_id}, the beat says {beat.node_id}.")
+    if beat.instance_id != instance_id:
+        raise Problem("instance_mismatch", f"{routes.HEADER_INSTANCE} and the beat name different instances.")
+    send_full = parts.presence.record(beat)
+    parts.rollback.heard(beat)
+    answer = flask.Response(_answer(parts, node_id, send_full), content_type="application/json")
+    parts.metrics.heartbeat_seconds.observe(time.perf_counter() - began)
+    return answer
+
+
+@blueprint.get(routes.PENDING)
+def pending() -> flask.Response:
+    caller = auth.agent_caller()
+    board = auth.parts().board
+    board.refresh()
+    return flask.jsonify(codec.encode(board.pending(caller.node_id)))
+
+
+def _parse_beat(raw: bytes) -> Heartbeat:
+    try:
+        return parse(Heartbeat, raw, code="invalid_heartbeat")
+    except Problem as problem:
+        faults: list[dict[str, str]] = problem.members.get("errors", [])
+        if [fault["path"] for fault in faults] == ["node_id"]:
+            raise Problem("invalid_node_id", problem.detail, errors=faults) from None
+        raise
+
+
+def _answer(parts: Parts, node_id: str, send_full: list[str]) -> str:
+    board = parts.board
+    board.refresh()
+    answer = HeartbeatAnswer(
+        registered=True,
+        control_plane_id=parts.db.control_plane_id,
+        revision=parts.db.revision,
+        time=times.to_wire(times.now()),
+        interval_s=parts.settings.heartbeat_interval_s,
+        pending=board.pending(node_id),
+        intents=board.intents(node_id),
+        follow=board.follow(node_id),
+        send_full=send_full,
+        doorbell=doorbell_url(parts.settings, flask.request.host),
+    )
+    body: dict[str, Any] = codec.encode(answer)
+    body["intents"] = [codec.encode(intent, drop_none=True) for intent in answer.intents]
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _close_after(parts: Parts) -> None:
+    # waitress looks at every open connection on each wake-up: thousands of idle ones cost more than new ones. A
+    # proxy in front holds the clients' connections itself, and few of its own.
+    close = flask.request.environ.get(CLOSE)
+    if close is not None and not parts.proxies.trusts(flask.request.environ.get(PEER)):
+        close()

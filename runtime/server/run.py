@@ -1,0 +1,73 @@
+"""One server process from its settings to its exit code."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from types import FrameType
+
+from runtime.protocol.build import this_build
+from runtime.server.app import create_app
+from runtime.server.doorbell import Doorbell
+from runtime.server.parts import Parts
+from runtime.server.serving import ListenError, Server
+from runtime.server.store.errors import EXIT_UNAVAILABLE, StoreError
+
+log = logging.getLogger(__name__)
+
+EXIT_FAULT = 1
+
+
+class Process:
+    """Addresses first, then the database, then requests: whatever is wrong is said before anything is served."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._exit_code = 0
+        self._server: Server | None = None
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; the exit code: 0, 1, 69, 73 or 78."""
+        parts = self._parts
+        doorbell: Doorbell | None = None
+        try:
+            self._server = Server(create_app(parts), parts)
+            doorbell = Doorbell(parts) if parts.settings.doorbell_listen else None
+        except ListenError as error:
+            log.error("%s", error)
+            return EXIT_UNAVAILABLE
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        if doorbell is not None:
+            doorbell.start()
+        # Migrations may take long: meanwhile requests are answered with 503 'starting'.
+        starter = threading.Thread(target=self._start, name="start", daemon=True)
+        starter.start()
+        self._server.run()
+        if doorbell is not None:
+            doorbell.stop()
+        starter.join()
+        parts.stop()
+        log.info("stopped")
+        return self._exit_code
+
+    def _start(self) -> None:
+        assert self._server is not None
+        try:
+            self._parts.start()
+        except StoreError as error:
+            log.error("%s", error)
+            self._exit_code = error.exit_code
+            self._server.stop()
+        except Exception:
+            log.exception("the control plane did not start")
+            self._exit_code = EXIT_FAULT
+            self._server.stop()
+        else:
+            log.info("heterofleet %s ready on %s", this_build(), self._parts.settings.listen)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        log.info("%s: answering what is in flight, then stopping", signal.Signals(number).name)
+        assert self._server is not None
+        self._server.stop()

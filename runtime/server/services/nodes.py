@@ -1,0 +1,311 @@
+"""Nodes and cards as the API shows them, and what operators do to a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from runtime.protocol import times
+from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuStats, Heartbeat
+from runtime.protocol.nodes import Card, CardHealth, Cordon, DrainRequest, EventKind, Node, NodeState
+from runtime.protocol.problems import Problem
+from runtime.protocol.states import ON_NODE
+from runtime.protocol.tasks import TaskWarning
+from runtime.server.services.events import emit
+from runtime.server.services.node_view import NodeView
+from runtime.server.services.presence import Presence
+from runtime.server.services.tasks import lifecycle
+from runtime.server.store.database import Database, Tx
+from runtime.server.store.tables import exclusions, gpu_allocations, nodes, tasks
+
+SKEW_WARNING_S = 30.0
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a parent card is used: its mode, and task ids by card or slice."""
+
+    mode: str | None = None
+    tasks: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
+def read_node(db: Database, presence: Presence, node_id: str) -> Node:
+    """Raises node_not_found."""
+    shown = _shown(db, presence, [node_id])
+    if not shown:
+        raise _not_found(node_id)
+    return shown[0]
+
+
+def read_nodes(db: Database, presence: Presence) -> list[Node]:
+    """Every node, by id."""
+    return _shown(db, presence, sorted(presence.node_ids()))
+
+
+def read_cards(db: Database, presence: Presence) -> list[Card]:
+    """Every card and slice of every node."""
+    return [card for node in read_nodes(db, presence) for card in node.gpus or ()]
+
+
+def read_card(db: Database, presence: Presence, uuid: str) -> Card:
+    """Raises gpu_not_found."""
+    for card in read_cards(db, presence):
+        if card.uuid == uuid:
+            return card
+    raise Problem("gpu_not_found", f"No node reports a card {uuid[:80]!r}.")
+
+
+# -- what operators do -----------------------------------------------------------------------------------------
+
+
+def cordon(db: Database, presence: Presence, node_id: str, reason: str, owner: str) -> None:
+    """Give the node no new work; what it holds goes on, what it has not claimed goes elsewhere."""
+    _cordon(db, presence, node_id, Cordon(reason, owner, times.to_wire(times.now())), None)
+
+
+def drain(db: Database, presence: Presence, node_id: str, request: DrainRequest, owner: str) -> None:
+    """Cordon, and at the deadline leave, stop or reschedule what still runs."""
+    _cordon(db, presence, node_id, Cordon(request.reason, owner, times.to_wire(times.now())), request)
+
+
+def uncordon(db: Database, presence: Presence, node_id: str, owner: str) -> None:
+    """The node may get work again."""
+
+    def change(tx: Tx) -> None:
+        _must_exist(tx, node_id)
+        tx.execute(
+            sa.update(nodes)
+            .where(nodes.c.id == node_id)
+            .values(
+                cordon_reason=None,
+                cordon_owner=None,
+                cordon_since=None,
+                draining=False,
+                drain_deadline=None,
+                drain_then=None,
+                bad_ends=0,
+            )
+        )
+        emit(tx, EventKind.NODE_CORDONED, code="uncordoned", node_id=node_id, actor=f"operator:{owner}")
+        tx.after(lambda: presence.set_cordon(node_id, None))
+
+    db.write(change)
+
+
+def release(db: Database, presence: Presence, node_id: str, owner: str) -> None:
+    """Let another machine take the node id. Raises node_online while its holder speaks."""
+    _refuse_online(presence, node_id, "released")
+
+    def change(tx: Tx) -> None:
+        _must_exist(tx, node_id)
+        tx.execute(sa.update(nodes).where(nodes.c.id == node_id).values(instance_id=None))
+        emit(tx, EventKind.OPERATOR_ACTION, code="node_released", node_id=node_id, actor=f"operator:{owner}")
+        tx.after(lambda: presence.released(node_id))
+
+    db.write(change)
+
+
+def delete(db: Database, presence: Presence, node_id: str, owner: str) -> None:
+    """Forget the node. Raises node_online, or node_has_tasks while a task belongs to it."""
+    _refuse_online(presence, node_id, "deleted")
+
+    def change(tx: Tx) -> None:
+        _must_exist(tx, node_id)
+        held = tx.execute(
+            sa.select(tasks.c.id).where(
+                tasks.c.node_id == node_id, tasks.c.status.in_([status.value for status in ON_NODE])
+            )
+        ).scalars()
+        names = sorted(held)
+        if names:
+            raise Problem(
+                "node_has_tasks",
+                f"Node {node_id} holds {len(names)} task(s) ({', '.join(names[:5])}); stop or reschedule them first.",
+                tasks=names[:100],
+            )
+        tx.execute(sa.delete(gpu_allocations).where(gpu_allocations.c.node_id == node_id))
+        tx.execute(sa.delete(exclusions).where(exclusions.c.node_id == node_id))
+        tx.execute(sa.delete(nodes).where(nodes.c.id == node_id))
+        emit(tx, EventKind.OPERATOR_ACTION, code="node_deleted", node_id=node_id, actor=f"operator:{owner}")
+        tx.after(lambda: presence.forget(node_id))
+
+    db.write(change)
+
+
+def _cordon(db: Database, presence: Presence, node_id: str, wanted: Cordon, request: DrainRequest | None) -> None:
+    deadline = None
+    if request is not None:
+        deadline = times.to_wire(times.now() + timedelta(seconds=request.deadline_s))
+    then = request.then if request is not None else None
+
+    def change(tx: Tx) -> None:
+        _must_exist(tx, node_id)
+        tx.execute(
+            sa.update(nodes)
+            .where(nodes.c.id == node_id)
+            .values(
+                cordon_reason=wanted.reason,
+                cordon_owner=wanted.owner,
+                cordon_since=wanted.since,
+                draining=request is not None,
+                drain_deadline=deadline,
+                drain_then=then,
+            )
+        )
+        lifecycle.node_left(tx, node_id)
+        emit(
+            tx,
+            EventKind.NODE_CORDONED,
+            code="draining" if request is not None else "cordoned",
+            node_id=node_id,
+            actor=f"operator:{wanted.owner}",
+            detail=wanted.reason,
+        )
+        tx.after(
+            lambda: presence.set_cordon(node_id, wanted, draining=request is not None, deadline=deadline, then=then)
+        )
+
+    db.write(change)
+
+
+def _must_exist(tx: Tx, node_id: str) -> None:
+    if tx.execute(sa.select(nodes.c.id).where(nodes.c.id == node_id).with_for_update()).first() is None:
+        raise _not_found(node_id)
+
+
+def _not_found(node_id: str) -> Problem:
+    return Problem("node_not_found", f"There is no node {node_id[:80]!r}.")
+
+
+def _refuse_online(presence: Presence, node_id: str, what: str) -> None:
+    view = presence.view(node_id)
+    if view is not None and view.state in (NodeState.ONLINE, NodeState.UNREACHABLE) and view.instance_id is not None:
+        raise Problem(
+            "node_online",
+            f"Node {node_id} is {view.state.value}; only a node that is lost or offline can be {what}.",
+            state=view.state.value,
+        )
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+def _shown(db: Database, presence: Presence, node_ids: list[str]) -> list[Node]:
+    uses = _uses(db, node_ids[0] if len(node_ids) == 1 else None)
+    found = []
+    for node_id in node_ids:
+        with presence.locked(node_id):
+            held = presence.held(node_id)
+            if held is None:
+                continue
+            view, beat, seen = held.view(), held.beat, held.seen_wall
+            sections = dict(held.sections)
+        found.append(_node(view, beat, sections, seen, uses))
+    return found
+
+
+def _node(
+    view: NodeView,
+    beat: Heartbeat | None,
+    sections: dict[str, Any],
+    seen: float | None,
+    uses: dict[tuple[str, str], Use],
+) -> Node:
+    skew = _skew(beat, seen)
+    warnings = []
+    if skew is not None and abs(skew) > SKEW_WARNING_S:
+        direction = "ahead of" if skew > 0 else "behind"
+        warnings.append(
+            TaskWarning("clock_skew", f"The node's clock is {abs(skew):.0f} s {direction} the control plane's.")
+        )
+    if view.collector_failing:
+        error = (beat.gpu_collector_error if beat is not None else None) or "it failed several beats in a row"
+        warnings.append(TaskWarning("gpu_collector_failing", f"The card collector fails: {error}"))
+    stats = {entry.uuid: entry for entry in (beat.gpu_stats if beat is not None else None) or ()}
+    known_cards = "gpus" in sections or bool(view.gpus)
+    return Node(
+        id=view.node_id,
+        state=view.state,
+        schedulable=view.schedulable,
+        cordon=view.cordon,
+        draining=view.draining,
+        instance_id=view.instance_id,
+        run=view.run,
+        hostname=view.hostname,
+        last_seen_at=times.to_wire(view.last_seen_at) if view.last_seen_at is not None else None,
+        agent=beat.agent if beat is not None else None,
+        host=sections.get("host"),
+        docker=beat.docker if beat is not None else None,
+        exec_mode=view.exec_mode,
+        slots=beat.slots if beat is not None else None,
+        gpus=_cards(view, stats, uses) if known_cards else None,
+        labels=view.labels,
+        fabrics=sections.get("fabrics"),
+        engines=sections.get("engines"),
+        clock_skew_s=round(skew, 3) if skew is not None else None,
+        warnings=warnings,
+    )
+
+
+def _cards(view: NodeView, stats: dict[str, GpuStats], uses: dict[tuple[str, str], Use]) -> list[Card]:
+    sliced = {gpu.parent_uuid for gpu in view.gpus if gpu.parent_uuid is not None}
+    return [_card(view, gpu, stats.get(gpu.uuid), uses, sliced) for gpu in view.gpus]
+
+
+def _card(
+    view: NodeView, gpu: Gpu, stats: GpuStats | None, uses: dict[tuple[str, str], Use], sliced: Iterable[str]
+) -> Card:
+    parent = gpu.parent_uuid or gpu.uuid
+    use = uses.get((view.node_id, parent), Use())
+    facts = {f.name: getattr(gpu, f.name) for f in dataclasses.fields(gpu)}
+    return Card(
+        **facts,
+        memory_used_mib=stats.memory_used_mib if stats is not None else None,
+        utilization_pct=stats.utilization_pct if stats is not None else None,
+        temperature_c=stats.temperature_c if stats is not None else None,
+        power_w=stats.power_w if stats is not None else None,
+        node_id=view.node_id,
+        health=view.card_health.get(gpu.uuid, CardHealth.UNKNOWN),
+        tier=_tier(view.capabilities.get(parent)),
+        mode=use.mode or ("mig" if parent in sliced else "whole"),
+        allocated_to=sorted(use.tasks.get(gpu.uuid, ())),
+    )
+
+
+def _tier(capability: GpuCapability | None) -> str | None:
+    if capability is None or (capability.mig_capable is None and capability.mps_capable is None):
+        return None
+    if capability.mig_capable:
+        return "gold"
+    return "silver" if capability.mps_capable else "bronze"
+
+
+def _skew(beat: Heartbeat | None, seen: float | None) -> float | None:
+    """Seconds that the node's clock is ahead of ours: data, and never part of a decision."""
+    if beat is None or beat.sent_at is None or seen is None:
+        return None
+    try:
+        return times.from_wire(beat.sent_at).timestamp() - seen
+    except ValueError:
+        return None
+
+
+def _uses(db: Database, node_id: str | None) -> dict[tuple[str, str], Use]:
+    held = gpu_allocations
+    query = sa.select(held.c.node_id, held.c.parent_uuid, held.c.gpu_uuid, held.c.mode, held.c.uid, tasks.c.id).join(
+        tasks, tasks.c.uid == held.c.uid, isouter=True
+    )
+    if node_id is not None:
+        query = query.where(held.c.node_id == node_id)
+    uses: dict[tuple[str, str], Use] = {}
+    with db.read() as connection:
+        for row in connection.execute(query):
+            use = uses.setdefault((row.node_id, row.parent_uuid), Use(row.mode))
+            use.tasks[row.gpu_uuid].append(row.id or row.uid)
+    return uses

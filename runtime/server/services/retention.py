@@ -1,0 +1,37 @@
+"""What is old goes: events, and tasks that ended."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from runtime.protocol import times
+from runtime.server.services.tasks import lifecycle
+from runtime.server.store.database import Database, Tx
+from runtime.server.store.tables import events
+
+CHUNK = 500
+"""Rows that go in one transaction: others want to write too."""
+
+
+def prune(db: Database, now: datetime, days: float) -> int:
+    """Remove what is older than ``days``; how many rows. 0 keeps everything."""
+    if days <= 0:
+        return 0
+    before = times.to_wire(now - timedelta(days=days))
+    total = 0
+    for step in (_old_events, lifecycle.prune):
+        while True:
+            gone = db.write(lambda tx, step=step: step(tx, before, CHUNK))  # type: ignore[misc]
+            total += gone
+            if gone < CHUNK:
+                break
+    return total
+
+
+def _old_events(tx: Tx, before: str, limit: int) -> int:
+    ids = tx.execute(sa.select(events.c.id).where(events.c.time < before).limit(limit)).scalars().all()
+    if ids:
+        tx.execute(sa.delete(events).where(events.c.id.in_(ids)))
+    return len(ids)
