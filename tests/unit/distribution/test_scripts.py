@@ -1,0 +1,230 @@
+"""What goes into scripts, and the helper inside them, as tables."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from runtime.protocol.address import AddressError, parse_server_url
+from runtime.protocol.problems import Problem
+from runtime.server.services import builds
+
+HELPER = builds.templates_folder() / "_helper.py"
+
+
+def helper(*arguments: str, key: str | bytes = b"") -> subprocess.CompletedProcess[str]:
+    """The helper as the scripts call it: its text as an argument, the key on standard input."""
+    done = subprocess.run(
+        [sys.executable, "-Ic", HELPER.read_text(), *arguments],
+        input=key.encode() if isinstance(key, str) else key,
+        capture_output=True,
+        timeout=30,
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.mark.parametrize(
+    ("public_url", "scheme", "host", "found"),
+    [
+        (None, "http", "198.18.0.1:3333", "http://198.18.0.1:3333"),
+        (None, "http", "[2001:db8::1]:3333", "http://[2001:db8::1]:3333"),
+        (None, "https", "fleet.example", "https://fleet.example"),
+        ("https://fleet.example:8443/", "http", "10.0.0.1", "https://fleet.example:8443"),
+        ("https://fleet.example", "http", "$(reboot)", "https://fleet.example"),
+    ],
+)
+def test_address_for_scripts(public_url: str | None, scheme: str, host: str, found: str) -> None:
+    assert builds.server_url(public_url, scheme, host) == found
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "$(reboot)",
+        "a;b",
+        "a b",
+        "a'b",
+        'a"b',
+        "a`b",
+        "a\nb",
+        "a/b",
+        "a@b",
+        "a\\b",
+        "a{b",
+        "ä.example",
+        "x" * 256,
+        "a%0ab",
+    ],
+)
+def test_a_host_that_a_shell_could_read_differently_is_refused(host: str) -> None:
+    with pytest.raises(Problem) as refused:
+        builds.server_url(None, "http", host)
+    assert (refused.value.code, refused.value.status) == ("bad_parameter", 400)
+    assert "Host header" in refused.value.detail
+
+
+@pytest.mark.parametrize("url", ["ftp://a", "https://a/b", "https://$(x)", "//a"])
+def test_a_wrong_public_url_is_named_as_the_setting(url: str) -> None:
+    with pytest.raises(Problem, match="public_url"):
+        builds.server_url(url, "http", "good.example")
+
+
+@pytest.mark.parametrize("name", builds.SCRIPTS)
+def test_scripts_name_their_server_and_leave_nothing_unrendered(name: str) -> None:
+    text = builds.script(name, "http://[2001:db8::1]:3333")
+    assert text.startswith("#!/bin/sh\n")
+    assert f"http://[2001:db8::1]:3333/{name}" in text
+    assert "{%" not in text and "{{ " not in text and "{#" not in text
+    assert text.endswith('\n{ main "$@"; exit; }\n')
+
+
+@pytest.mark.case("FC-055")
+@pytest.mark.parametrize("name", builds.SCRIPTS)
+def test_only_functions_and_plain_assignments_before_the_last_line(name: str) -> None:
+    """Half a script was executed: what stands before the call must do nothing by itself."""
+    lines = iter(builds.script(name, "http://a:1").splitlines())
+    outside = []
+    for line in lines:
+        if line.endswith("() {"):
+            while next(lines) != "}":
+                pass
+        elif line.startswith("HELPER='"):
+            while next(lines) != "globals()[sys.argv[1]](*sys.argv[2:])'":
+                pass
+        elif line == "NEWLINE='":
+            assert next(lines) == "'"
+        elif line and not line.startswith("#"):
+            outside.append(line)
+    assert outside.pop() == '{ main "$@"; exit; }'
+    assert [line for line in outside if not line.split("=")[0].isupper() or "$(" in line or "`" in line] == []
+
+
+def test_the_helper_stands_between_single_quotes() -> None:
+    assert "'" not in HELPER.read_text()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "gpu-a",
+        "yes",
+        "null",
+        "0123",
+        "1e3",
+        "a: b",
+        "#x",
+        "- a",
+        'x"y',
+        "back\\slash",
+        "{a}",
+        "*ref",
+        "&a",
+        "%d",
+        "@x",
+        "ä ö",
+        "",
+    ],
+)
+def test_texts_come_back_from_yaml_and_json_as_they_were(value: str) -> None:
+    printed = helper("text", value).stdout
+    assert yaml.safe_load(f"node_id: {printed}") == {"node_id": value}
+    assert json.loads(printed) == value
+
+
+def test_labels_come_back_from_yaml() -> None:
+    printed = helper("labels", "site=b", "on=yes", "n=1=2", 'q="x"', "empty=").stdout
+    assert yaml.safe_load(f"labels: {printed}")["labels"] == {
+        "site": "b",
+        "on": "yes",
+        "n": "1=2",
+        "q": '"x"',
+        "empty": "",
+    }
+
+
+@pytest.mark.parametrize("pair", ["site", "=b", "a=\x07", ""])
+def test_a_wrong_label_is_usage(pair: str) -> None:
+    done = helper("labels", pair)
+    assert done.returncode == 2
+    assert "wanted K=V" in done.stderr
+
+
+GOOD_KEYS = [
+    "a%Hb%%c0123456789",
+    "p$word0123456789",
+    "x\"y'z0123456789",
+    "back\\slash-0123",
+    "#lead0123456789",
+    "!~" * 32,
+]
+
+
+@pytest.mark.case("FC-063")
+@pytest.mark.parametrize("key", GOOD_KEYS)
+def test_a_key_with_special_characters_is_passed_on_unchanged(key: str, tmp_path) -> None:
+    """Percent signs, quotes, backslashes and dollars in a key were changed by systemd, YAML or a shell on its way."""
+    file = tmp_path / "key"
+    file.write_text(key + "\n")
+    assert helper("key", str(file)).stdout == key + "\n"
+    assert helper("key", "-", key=key).stdout == key + "\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"0123456789abcdef\r\n", "carriage return"),
+        (b"two words 0123456789", "a blank"),
+        (b"0123456789abcdef\n\n", "a line break"),
+        (b"\xef\xbb\xbf0123456789abcdef", "the byte 0xef"),
+        (b"0123\x00456789", "the byte 0x0"),
+        (b"x" * 5000, "more than 4096 bytes"),
+    ],
+)
+def test_a_key_that_cannot_be_one_is_refused_by_name_of_the_character(key: bytes, words: str) -> None:
+    done = helper("key", "-", key=key)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert words in done.stderr
+    assert "0123456789" not in done.stderr
+
+
+def test_a_key_file_that_is_not_there_is_usage() -> None:
+    assert helper("key", "/nonexistent/key").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "allow", "printed"),
+    [
+        ("http://198.18.0.1:3333/", "", "http://198.18.0.1:3333"),
+        ("http://localhost:3333", "", "http://localhost:3333"),
+        ("http://[::1]:3333", "", "http://[::1]:3333"),
+        ("https://fleet.example", "", "https://fleet.example"),
+        ("http://fleet.example", "true", "http://fleet.example"),
+        ("http://fleet.example", "", None),
+        ("http://203.0.113.9:3333", "", "http://203.0.113.9:3333"),  # documentation range: private, says Python
+        ("http://8.8.8.8", "", None),
+        ("http://0.0.0.0:3333", "", None),
+        ("fleet.example:3333", "", None),
+        ("ftp://10.0.0.1", "", None),
+        ("http://user:pw@10.0.0.1", "", None),
+        ("http://10.0.0.1/?a=b", "", None),
+        ("http://10.0.0.1:port", "", None),
+        ("http://[::1", "", None),
+        ("", "", None),
+    ],
+)
+def test_addresses_that_the_key_may_be_sent_to(url: str, allow: str, printed: str | None) -> None:
+    done = helper("address", url, allow)
+    assert (done.returncode, done.stdout.strip()) == ((0, printed) if printed else (2, ""))
+    # What the script lets through, the agent takes, and the other way round.
+    if printed:
+        assert parse_server_url(url, allow_plain_http=allow == "true").base == printed
+    else:
+        with pytest.raises(AddressError):
+            parse_server_url(url, allow_plain_http=allow == "true")
