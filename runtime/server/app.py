@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTo
 
 from runtime.protocol import routes
 from runtime.protocol.problems import MEDIA_TYPE, Problem
-from runtime.server.api import agent, events, health, instructions, nodes, tasks
+from runtime.server.api import agent, distribution, events, health, instructions, nodes, openapi, tasks
 from runtime.server.parts import Parts
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ BLUEPRINTS = (
     tasks.blueprint,
     instructions.blueprint,
     events.blueprint,
+    openapi.blueprint,
+    distribution.blueprint,
 )
 ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz"})
 """Paths that answer before the database is ready."""

@@ -7,6 +7,7 @@ Exit codes: 0, 1 fault, 2 usage, 69 a port or the database server is not availab
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -66,6 +67,8 @@ def run(config: Path | None, **overrides: str | None) -> NoReturn:
     settings, made = _checked(lambda: with_keys(loaded.settings))
     parts = build_parts(settings)
     set_up_logging(parts.masker)
+    for chatty in ("alembic", "uvicorn", "waitress"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     _warn(loaded)
     if made:
         # Shown once and kept nowhere: a dev server's key lives as long as the server.

@@ -7,7 +7,9 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from runtime.protocol.heartbeat import Heartbeat
 from runtime.protocol.masking import Masker
+from runtime.server import validation
 from runtime.server.proxies import Proxies
 from runtime.server.services.background import Background
 from runtime.server.services.board import Board
@@ -48,6 +50,7 @@ class Parts:
 
     def start(self) -> None:
         """Migrate, load, and start the background work. Raises StoreError with one clear sentence."""
+        validation.adapter(Heartbeat)  # built before the first beat, which should not wait for it
         self.vault.load()
         migrate(self.db)
         self.db.start()

@@ -206,7 +206,7 @@ class Board:
             self._pending[(node_id, channel)] -= 1
             self._versions[node_id] += 1
 
-    def _take(self, row: sa.Row[Any], cards: tuple[str, ...], changed: dict[str, set[str]]) -> None:
+    def _take(self, row: Any, cards: tuple[str, ...], changed: dict[str, set[str]]) -> None:
         task = BoardTask(row.uid, row.id, row.node_id, row.status, row.attempt, row.desired, cards)
         before = self._tasks.get(task.uid)
         if before == task:
@@ -222,7 +222,7 @@ class Board:
             self._by_node[task.node_id].add(task.uid)
             changed[task.node_id].add("tasks")
 
-    def _take_instruction(self, row: sa.Row[Any], changed: dict[str, set[str]]) -> None:
+    def _take_instruction(self, row: Any, changed: dict[str, set[str]]) -> None:
         known = row.id in self._instructions
         if row.waits and not known:
             self._instructions[row.id] = (row.node_id, row.channel)
