@@ -11,6 +11,7 @@ from runtime.agent.drivers.containers import create_body
 from runtime.agent.drivers.driver import LABEL_UID, ContainerPlan, EngineFacts, Facts, Seen
 from runtime.agent.drivers.engine import DockerEngine
 from runtime.agent.drivers.errors import EngineRefused, EngineUnavailable, NotThere
+from runtime.agent.drivers.images import DockerImages
 from runtime.protocol.times import from_wire
 
 LIST_S = 10.0
@@ -24,16 +25,23 @@ _FRAME = struct.Struct(">BxxxL")
 
 
 class DockerDriver:
-    """Containers. Safe to use from many threads; holds no state but the connection."""
+    """Containers, and the engine's ``images``. Safe to use from many threads; holds no state but the connection.
 
-    def __init__(self, engine: DockerEngine) -> None:
-        self._engine = engine
+    ``host`` is the engine's address (``unix:///run/docker.sock``), None for Docker's own default.
+    """
+
+    def __init__(self, host: Optional[str] = None) -> None:
+        self._engine = DockerEngine(host)
+        self.images = DockerImages(self._engine)
 
     def engine(self) -> EngineFacts:
         """Which engine answers now."""
         info = self._engine.call("GET", "/info", timeout_s=LIST_S)
         return EngineFacts(
-            info.get("ID") or None, info.get("ServerVersion") or None, tuple(sorted(info.get("Runtimes") or ()))
+            id=info.get("ID") or None,
+            version=info.get("ServerVersion") or None,
+            runtimes=tuple(sorted(info.get("Runtimes") or ())),
+            root_dir=info.get("DockerRootDir") or None,
         )
 
     def list_own(self) -> list[Seen]:
@@ -59,12 +67,19 @@ class DockerDriver:
         """NotThere when the container is gone."""
         return facts_of(self._engine.call("GET", f"/containers/{container_id}/json", timeout_s=LIST_S))
 
-    def create(self, plan: ContainerPlan) -> str:
-        """The new container's full id. A name that is taken is refused with status 409."""
+    def create(self, plan: ContainerPlan, spare_name: str) -> str:
+        """The new container's full id. When the plan's name is taken, the spare one is used; a conflict over that
+        is refused with status 409."""
         body = create_body(plan)
-        answer = self._engine.call(
-            "POST", "/containers/create", params={"name": plan.name}, body=body, timeout_s=CREATE_S
-        )
+        try:
+            return self._create(plan.name, body)
+        except EngineRefused as refusal:
+            if refusal.status != 409:
+                raise
+        return self._create(spare_name, body)
+
+    def _create(self, name: str, body: dict[str, Any]) -> str:
+        answer = self._engine.call("POST", "/containers/create", params={"name": name}, body=body, timeout_s=CREATE_S)
         return str(answer["Id"])
 
     def start(self, container_id: str) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
+
+if TYPE_CHECKING:
+    from runtime.agent.drivers.images import DockerImages
 
 LABEL_PREFIX = "heterofleet."
 LABEL_CONTROL_PLANE = LABEL_PREFIX + "control-plane"
@@ -106,23 +109,18 @@ class EngineFacts:
     id: Optional[str]
     version: Optional[str]
     runtimes: tuple[str, ...] = ()
-
-
-class Pull(Protocol):
-    """A pull under way. ``run`` blocks to its end; ``cancel`` ends it from another thread."""
-
-    def run(self) -> None: ...
-    def cancel(self) -> None: ...
-    def overdue(self, now: float) -> Optional[float]: ...
+    root_dir: Optional[str] = None
 
 
 class Driver(Protocol):
     """Every call has a deadline and raises DriverError. ``list_own`` is one call, whatever it finds."""
 
+    images: DockerImages
+
     def engine(self) -> EngineFacts: ...
     def list_own(self) -> list[Seen]: ...
     def inspect(self, container_id: str) -> Facts: ...
-    def create(self, plan: ContainerPlan) -> str: ...
+    def create(self, plan: ContainerPlan, spare_name: str) -> str: ...
     def start(self, container_id: str) -> None: ...
     def signal(self, container_id: str, signal: str) -> bool: ...
     def remove(self, container_id: str, force: bool = False) -> None: ...

@@ -1,0 +1,178 @@
+"""The end of a task's way: the conclusion into the outbox, the report, the container's removal."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Optional
+
+from runtime.agent.drivers.errors import DriverError, NotThere
+from runtime.agent.link.errors import Refused, Unavailable
+from runtime.agent.link.retry import RetryPolicy, retrying
+from runtime.agent.tasks.records import Letter, Stage
+from runtime.agent.tasks.report import Delivery, read_refusal, report_update, without_log
+from runtime.agent.tasks.steps import Step
+from runtime.protocol.states import Phase, Status
+from runtime.protocol.tasks import LOG_TAIL_BYTES
+from runtime.protocol.times import now, to_wire
+
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from runtime.agent.drivers.driver import Facts
+    from runtime.agent.tasks.classify import Conclusion
+    from runtime.agent.tasks.held import Held
+    from runtime.agent.tasks.parts import Claims, Parts
+
+log = logging.getLogger(__name__)
+
+REMOVAL_PAUSE_S = 5.0
+REMOVAL_PAUSE_MAX_S = 600.0
+
+
+class Outbound:
+    """Reports run on workers of their own, so that a server that is away holds up no step of another task."""
+
+    def __init__(self, parts: Parts, claims: Claims, advance: Callable[[Held], None]) -> None:
+        self._parts = parts
+        self._claims = claims
+        self._advance = advance
+
+    def conclude(self, held: Held, conclusion: Conclusion, facts: Optional[Facts]) -> None:
+        """The verdict and the log's tail, on disk before anybody is told."""
+        parts, record = self._parts, held.record
+        parts.step(held, Step.CONCLUDE)
+        held.enter(Phase.ENDED)
+        held.alive = False
+        tail = self._log_tail(facts.id) if facts is not None and facts.started_at is not None else None
+        error = "; ".join(text for text in (conclusion.error, conclusion.warning) if text) or None
+        letter = Letter(
+            key=record.key,
+            task_id=record.task_id,
+            control_plane_id=record.control_plane_id,
+            claim_token=record.claim_token,
+            from_status=Status.RUNNING,
+            status=conclusion.status,
+            reason=conclusion.reason.value,
+            exit_code=conclusion.exit_code,
+            error=error,
+            log_tail=tail,
+            node_finished_at=(facts.finished_at if facts is not None else None) or to_wire(now()),
+            container_id=record.container_id,
+        )
+        parts.journal.conclude(record, letter)
+        held.record = dataclasses.replace(record, stage=Stage.CONCLUDED)
+        held.secret_spec = None
+        log.info("task %s (attempt %d) ended: %s, %s, exit code %s%s", record.task_id, record.key.attempt,
+                 letter.status.value, letter.reason, letter.exit_code, f" ({error})" if error else "")  # fmt: skip
+
+    def report(self, held: Held) -> None:
+        """Bring it to the server, in the background."""
+        if held.reporting:
+            return
+        held.reporting = True
+        held.enter(Phase.REPORTING)
+        self._parts.reports.submit(held.name, lambda: self._send(held))
+
+    def archive(self, held: Held, outcome: str) -> None:
+        """Nobody waits for this conclusion; it is kept, and the container may go."""
+        self._parts.journal.delivered(held.record, outcome)
+        held.record = dataclasses.replace(held.record, stage=Stage.DONE)
+
+    def remove(self, held: Held) -> None:
+        """The container with its anonymous volumes, then the claim. A failure is tried again, ever more rarely."""
+        parts, record = self._parts, held.record
+        if record.container_id is not None:
+            parts.step(held, Step.REMOVE)
+            try:
+                self._remove_container(record.container_id, force=held.removal_tries > 0)
+            except DriverError as error:
+                held.removal_tries += 1
+                pause = min(REMOVAL_PAUSE_MAX_S, REMOVAL_PAUSE_S * 2 ** min(held.removal_tries - 1, 10))
+                text = f"its container cannot be removed: {error}"
+                if held.detail != text:
+                    log.warning("task %s: %s; trying again", record.task_id, text)
+                held.enter(Phase.STUCK, text)
+                parts.timers.after(("again", held.name), pause, lambda: self._advance(held))
+                return
+        parts.step(held, Step.FORGET)
+        parts.journal.forget(record.key)
+        self._claims.drop(record.key)
+
+    def _remove_container(self, container_id: str, force: bool) -> None:
+        """By force only what does not run, and only when the plain way failed before."""
+        driver = self._parts.driver
+        if force:
+            try:
+                force = not driver.inspect(container_id).running
+            except NotThere:
+                return
+            if force:
+                log.warning("container %s is removed by force", container_id[:12])
+        driver.remove(container_id, force)
+
+    def _send(self, held: Held) -> None:
+        parts = self._parts
+        letter = parts.journal.letter(held.key)
+        if letter is None:
+            log.error("task %s: its conclusion is not in the outbox", held.record.task_id)
+            held.reporting = False
+            return
+        settings = parts.settings
+        policy = RetryPolicy(
+            settings.report_attempts,
+            settings.report_backoff_first_s,
+            settings.report_backoff_max_s,
+            settings.report_total_s,
+        )
+        outcome: Optional[str] = None
+        try:
+            if parts.client.control_plane_id not in (None, letter.control_plane_id):
+                raise Unavailable("another control plane answers; its end is for the one that gave the task")
+            parts.step(held, Step.SEND_REPORT)
+            outcome = self._once(letter, policy)
+        except Unavailable as error:
+            log.warning("task %s: its end is not reported yet: %s", held.record.task_id, error)
+        except Refused as refused:
+            log.warning("task %s: the server does not take its end: %s", held.record.task_id, refused)
+        if outcome is None:
+            held.report_failed_at = parts.clock()
+            held.reporting = False
+            return
+        parts.step(held, Step.REPORT_STORED)
+        parts.journal.delivered(held.record, outcome)
+        held.record = dataclasses.replace(held.record, stage=Stage.DONE)
+        held.reporting = False
+        self._advance(held)
+
+    def _once(self, letter: Letter, policy: RetryPolicy) -> str:
+        """What became of the letter; raises Refused when it is to be kept and tried again."""
+        parts = self._parts
+        update = report_update(parts.identity.node_id, letter)
+        try:
+            retrying(lambda: parts.client.update_task(letter.task_id, update), policy, parts.stop_event)
+            return "stored"
+        except Refused as refused:
+            delivery = read_refusal(refused.problem, letter, parts.identity.node_id)
+            if delivery is Delivery.SHORTER:
+                return self._once(without_log(letter), policy)
+            if delivery is Delivery.LATER:
+                raise
+            return str(delivery.value)
+
+    def _log_tail(self, container_id: str) -> Optional[str]:
+        try:
+            raw = self._parts.driver.log_tail(container_id, LOG_TAIL_BYTES)
+        except DriverError as error:
+            log.warning("the log of container %s cannot be read: %s", container_id[:12], error)
+            return None
+        return readable(raw)
+
+
+def readable(raw: bytes) -> str:
+    """Output as text: what is not UTF-8 is replaced, NUL (which no database text holds) is left out. A cut at the
+    front may have torn a character: its rest goes too."""
+    start = 0
+    while start < min(3, len(raw)) and raw[start] & 0xC0 == 0x80:
+        start += 1
+    return raw[start:].decode("utf-8", "replace").replace("\0", "")

@@ -1,0 +1,104 @@
+"""The engine's list of our containers, and whether an absence from it may be believed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Callable, Optional
+
+from runtime.agent.drivers.driver import LABEL_CONTROL_PLANE, LABEL_NODE, LABEL_TASK, EngineFacts, Seen
+from runtime.protocol.heartbeat import Foreign
+from runtime.protocol.times import to_wire
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One good listing. ``complete``: what is not in it is really not there."""
+
+    at: float
+    containers: tuple[Seen, ...]
+    complete: bool
+
+    def ids(self) -> frozenset[str]:
+        return frozenset(seen.id for seen in self.containers)
+
+
+class Trust:
+    """Another engine than before, or an empty list where containers were known, is believed only when a second
+    pass says the same."""
+
+    def __init__(self, engine_id: Optional[str]) -> None:
+        self._engine_id = engine_id
+        self._doubted: Optional[tuple[Optional[str], bool]] = None
+
+    def judge(self, engine_id: Optional[str], listed: int, known: int) -> bool:
+        """Whether this pass may be believed. ``listed`` and ``known`` count containers."""
+        another = self._engine_id is not None and engine_id != self._engine_id
+        emptied = known > 0 and listed == 0
+        if not another and not emptied:
+            self._doubted = None
+            self._engine_id = engine_id
+            return True
+        if self._doubted == (engine_id, emptied):
+            self._engine_id = engine_id
+            return True
+        self._doubted = (engine_id, emptied)
+        return False
+
+
+class LastListing:
+    """The newest listing, for the heartbeat: read by other threads, never waited for."""
+
+    def __init__(self, fresh_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fresh_s = fresh_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._listing: Optional[Listing] = None
+        self._engine: Optional[EngineFacts] = None
+        self._error: Optional[str] = "Docker was not asked yet"
+
+    def good(self, listing: Listing, engine: EngineFacts) -> None:
+        with self._lock:
+            self._listing, self._engine, self._error = listing, engine, None
+
+    def bad(self, error: str) -> None:
+        with self._lock:
+            self._error = error
+
+    def now(self) -> Optional[Listing]:
+        """The listing, None when there is none that is fresh: then nothing is known."""
+        with self._lock:
+            listing, error = self._listing, self._error
+        if error is not None or listing is None or self._clock() - listing.at > self._fresh_s:
+            return None
+        return listing
+
+    @property
+    def engine(self) -> Optional[EngineFacts]:
+        with self._lock:
+            return self._engine
+
+    @property
+    def error(self) -> Optional[str]:
+        with self._lock:
+            return self._error
+
+
+def is_own(seen: Seen, control_plane_id: Optional[str], node_id: str) -> bool:
+    """Whether the labels name this control plane and this node."""
+    labels = seen.labels
+    return labels.get(LABEL_CONTROL_PLANE) == control_plane_id and labels.get(LABEL_NODE) == node_id
+
+
+def foreign_entry(seen: Seen) -> Foreign:
+    """How the heartbeat tells of a container that is not ours to judge."""
+    return Foreign(
+        container_id=seen.id,
+        task_id=seen.labels.get(LABEL_TASK),
+        control_plane_id=seen.labels.get(LABEL_CONTROL_PLANE),
+        since=to_wire(datetime.fromtimestamp(seen.created_at, timezone.utc)),
+        uid=seen.uid or None,
+        attempt=seen.attempt if seen.attempt >= 0 else None,
+    )

@@ -1,0 +1,138 @@
+"""Getting an image: a few tries within a budget, each ended when it stops moving, permanent errors at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from typing import TYPE_CHECKING, Callable, Optional
+
+from runtime.agent.drivers.errors import EngineUnavailable, PullCancelled, PullFailed, PullStalled
+from runtime.agent.loop import Backoff
+from runtime.agent.tasks.checks import free_mib
+from runtime.agent.tasks.classify import Conclusion
+from runtime.agent.tasks.images import classify_pull_error, engine_line
+from runtime.protocol.reasons import CLASS_OF, Reason, ReasonClass
+from runtime.protocol.states import Status
+
+if TYPE_CHECKING:
+    from runtime.agent.drivers.images import DockerImages
+    from runtime.agent.settings import AgentSettings
+    from runtime.agent.tasks.held import Held
+    from runtime.agent.tasks.journal import Journal
+    from runtime.agent.tasks.timers import Timers
+    from runtime.protocol.tasks import RegistryAuth
+
+log = logging.getLogger(__name__)
+
+PAUSE_FIRST_S = 1.0
+PAUSE_MAX_S = 30.0
+
+
+class Puller:
+    """Pulls for one claim at a time, in the caller's thread; the budget used is journalled after each try."""
+
+    def __init__(
+        self,
+        images: DockerImages,
+        journal: Journal,
+        timers: Timers,
+        settings: AgentSettings,
+        root_dir: Callable[[], Optional[str]],
+    ) -> None:
+        self._images = images
+        self._journal = journal
+        self._timers = timers
+        self._settings = settings
+        self._root_dir = root_dir
+
+    def pull(self, held: Held, image: str, auth: Optional[RegistryAuth]) -> Optional[Conclusion]:
+        """None when the image is here, or nobody wants it any more; else how the task ends for lack of it."""
+        full = self._no_room()
+        if full is not None:
+            return full
+        pauses = Backoff(PAUSE_FIRST_S, PAUSE_MAX_S, least_s=PAUSE_FIRST_S / 2)
+        last = Conclusion(Status.FAILED, Reason.PULL_TIMEOUT, error=f"no time left to pull {image}")
+        while not held.cancelled.is_set() and not self._used_up(held):
+            began = time.monotonic()
+            wait_s: Optional[float] = None
+            try:
+                self._try(held, image, auth)
+                return None
+            except PullCancelled:
+                return None
+            except PullStalled as stalled:
+                last = Conclusion(Status.FAILED, Reason.PULL_TIMEOUT, error=_with_tail(stalled.text, stalled.tail))
+            except PullFailed as failed:
+                verdict = classify_pull_error(failed.text)
+                last = end_without_image(verdict.reason, engine_line(failed.text))
+                if verdict.permanent:
+                    return last
+                wait_s = verdict.wait_s
+            except EngineUnavailable as away:
+                last = end_without_image(Reason.ENGINE_UNAVAILABLE, str(away))
+            finally:
+                self._spend(held, time.monotonic() - began)
+            log.info("task %s: pull of %s failed: %s", held.record.task_id, image, last.error)
+            pause = max(pauses.next(), wait_s or 0.0)
+            if self._used_up(held, pause) or held.cancelled.wait(pause):
+                break
+        return None if held.cancelled.is_set() else last
+
+    def _try(self, held: Held, image: str, auth: Optional[RegistryAuth]) -> None:
+        left = self._settings.pull_total_s - held.record.pull_spent_s
+        pull = self._images.pull(image, auth, self._settings.pull_stall_s, left)
+        held.pull = pull
+        name = ("pull", held.name)
+
+        def look() -> None:
+            due = pull.overdue(time.monotonic())
+            if due is None:
+                pull.give_up()
+            else:
+                self._timers.at(name, due, look)
+
+        self._timers.after(name, min(self._settings.pull_stall_s, left), look)
+        if held.cancelled.is_set():
+            pull.cancel()
+        try:
+            pull.run()
+        finally:
+            self._timers.cancel(name)
+            held.pull = None
+
+    def _used_up(self, held: Held, pause: float = 0.0) -> bool:
+        used = held.record
+        return (
+            used.pull_attempts >= self._settings.pull_attempts
+            or used.pull_spent_s + pause >= self._settings.pull_total_s
+        )
+
+    def _spend(self, held: Held, seconds: float) -> None:
+        held.record = dataclasses.replace(
+            held.record,
+            pull_attempts=held.record.pull_attempts + 1,
+            pull_spent_s=held.record.pull_spent_s + seconds,
+        )
+        self._journal.save(held.record)
+
+    def _no_room(self) -> Optional[Conclusion]:
+        place = self._root_dir()
+        free = free_mib(place) if place else None
+        if free is None or free >= self._settings.disk_min_free_mib:
+            return None
+        return end_without_image(
+            Reason.DISK_FULL,
+            f"{place} has {free} MiB free, {self._settings.disk_min_free_mib} MiB are wanted before a pull "
+            "(disk_min_free_mib)",
+        )
+
+
+def end_without_image(reason: Reason, text: str) -> Conclusion:
+    """A node that cannot get the image hands the task back; a task whose image cannot be had fails."""
+    infrastructure = CLASS_OF[reason] is ReasonClass.INFRASTRUCTURE
+    return Conclusion(Status.PENDING if infrastructure else Status.FAILED, reason, error=text)
+
+
+def _with_tail(text: str, tail: tuple[str, ...]) -> str:
+    return "\n".join((text, *tail))

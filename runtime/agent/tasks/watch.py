@@ -1,0 +1,142 @@
+"""A container that runs: its time limit, its probe, and its end by our hand (signal, grace, kill).
+
+Nothing here waits. Timers say when to look again; a look is one inspection in a worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Optional
+
+from runtime.agent.tasks.classify import Sent, Stop, StopReason
+from runtime.agent.tasks.probes import Answer, ProbeState, after_answer, ask, verdict
+from runtime.agent.tasks.records import Stage
+from runtime.agent.tasks.steps import Step
+from runtime.protocol.states import Phase
+from runtime.protocol.times import from_wire
+
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from runtime.agent.drivers.driver import Facts
+    from runtime.agent.tasks.held import Held
+    from runtime.agent.tasks.parts import Parts
+    from runtime.protocol.tasks import HealthProbe
+
+log = logging.getLogger(__name__)
+
+KILL_PATIENCE_S = 30.0
+"""How long a killed container may stay before it is called stuck; it is killed again as often."""
+
+LOOPBACK = "127.0.0.1"
+
+
+class Watch:
+    """Arms timers for running claims and ends containers. ``advance`` puts a claim's next step to the workers."""
+
+    def __init__(self, parts: Parts, advance: Callable[[Held], None]) -> None:
+        self._parts = parts
+        self._advance = advance
+
+    def started_mono(self, held: Held, facts: Facts) -> float:
+        """When the container started, by the monotonic clock: as journalled in this run of the machine, else
+        from the engine's own time of the start."""
+        record, parts = held.record, self._parts
+        if record.started_mono is not None and record.started_mark == parts.boot:
+            return record.started_mono
+        age = 0.0
+        if facts.started_at is not None:
+            age = max(0.0, parts.wall() - from_wire(facts.started_at).timestamp())
+        return parts.clock() - age
+
+    def arm(self, held: Held, facts: Facts) -> None:
+        """Time limit and probe, from the journal; calling it again changes nothing."""
+        spec, started = held.record.spec, held.record.started_mono
+        held.address = LOOPBACK if facts.network_mode == "host" else facts.address
+        if started is None:
+            return
+        if spec.timeout_s is not None and held.record.stop is None:
+            self._parts.timers.at(("timeout", held.name), started + spec.timeout_s, lambda: self._time_is_up(held))
+        if spec.health is not None and held.probe is None:
+            held.probe = ProbeState(since=started, ready=held.record.ready, healthy=True if held.record.ready else None)
+            held.enter(Phase.RUNNING if held.record.ready else Phase.LOADING)
+            self._parts.timers.after(("probe", held.name), 0.0, lambda: self._probe_is_due(held))
+        elif spec.health is None and held.record.stop is None:
+            held.enter(Phase.RUNNING)
+
+    def disarm(self, held: Held) -> None:
+        for kind in ("timeout", "probe", "kill", "again"):
+            self._parts.timers.cancel((kind, held.name))
+
+    def end(self, held: Held, facts: Facts) -> None:
+        """Take the next step towards the container's end: journal, signal, kill."""
+        parts = self._parts
+        stop = held.record.stop
+        if stop is None:
+            assert held.want is not None
+            parts.step(held, Step.JOURNAL_STOP)
+            stop = Stop(held.want, parts.wall())
+            parts.write(held, stop=stop)
+        held.enter(Phase.STOPPING, stop.reason.value)
+        if stop.sent is Sent.INTENDED:
+            parts.step(held, Step.SIGNAL)
+            taken = parts.driver.signal(facts.id, facts.stop_signal)
+            parts.write(held, stop=dataclasses.replace(stop, sent=Sent.SENT if taken else Sent.MISSED))
+        now = parts.clock()
+        if held.kill_at is None:
+            held.kill_at = now + held.record.spec.stop_grace_s
+        if now >= held.kill_at:
+            if held.killed:
+                held.enter(Phase.STUCK, "killed, and still there")
+            log.info("task %s: killed after %g s of grace", held.record.task_id, held.record.spec.stop_grace_s)
+            parts.driver.signal(facts.id, "SIGKILL")
+            held.killed = True
+            held.kill_at = now + KILL_PATIENCE_S
+        parts.timers.at(("kill", held.name), held.kill_at, lambda: self._advance(held))
+
+    def _time_is_up(self, held: Held) -> None:
+        held.stop(StopReason.TIMEOUT)
+        self._advance(held)
+
+    def _probe_is_due(self, held: Held) -> None:
+        if held.record.stage is Stage.RUNNING and held.record.stop is None:
+            self._parts.probes.submit(held.name, lambda: self._probe(held))
+
+    def _probe(self, held: Held) -> None:
+        probe, state = held.record.spec.health, held.probe
+        if probe is None or state is None or held.record.stage is not Stage.RUNNING or held.record.stop is not None:
+            return
+        answer, detail = self._ask(probe, held.address)
+        now = self._parts.clock()
+        after = after_answer(state, answer, detail, now, held.record.spec)
+        held.probe = after
+        if after.ready and not state.ready:
+            self._advance(held)  # a worker writes it down
+        reason = verdict(after, now, held.record.spec)
+        if reason is not None:
+            held.stop(reason)
+            self._advance(held)
+            return
+        self._parts.timers.after(("probe", held.name), self._pause(held, probe, now), lambda: self._probe_is_due(held))
+
+    def _pause(self, held: Held, probe: HealthProbe, now: float) -> float:
+        """Until the next probe; the start limit is met on time."""
+        limit, started = held.record.spec.start_timeout_s, held.record.started_mono
+        if limit is None or started is None or (held.probe is not None and held.probe.ready):
+            return probe.interval_s
+        return max(0.05, min(probe.interval_s, started + limit - now))
+
+    @staticmethod
+    def _ask(probe: HealthProbe, address: Optional[str]) -> tuple[Answer, str]:
+        if address is None:
+            return Answer.NOT_READY, "the container has no address"
+        return ask(probe, address)
+
+    def note_ready(self, held: Held) -> None:
+        """The first success, on disk: a restart of the agent does not begin a start period anew."""
+        if held.probe is not None and held.probe.ready and not held.record.ready:
+            self._parts.step(held, Step.PROBE_READY)
+            self._parts.write(held, ready=True)
+            if held.record.stop is None:
+                held.enter(Phase.RUNNING)
