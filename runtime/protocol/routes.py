@@ -1,5 +1,7 @@
 """Paths of the API that agent, command line and server share. ``{id}`` is percent-encoded by the caller."""
 
+from __future__ import annotations
+
 API = "/api/v1"
 PREFLIGHT = f"{API}/agent/preflight"
 HEARTBEAT = f"{API}/agent/heartbeat"
