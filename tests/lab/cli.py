@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from tests.lab import places, ssh
+from tests.lab import host, places, ssh
 from tests.lab.lab import DEFAULT_CARDS, CardsChoice, Lab
 from tests.lab.node import Node
-from tests.lab.process import LabError
+from tests.lab.process import LabError, Progress
 
 _NODE_ACTIONS = {
     "cut": ("take the node off the network", lambda node, args: node.cut_network(args.how)),
@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"cards of new nodes: for all, in order, or of one node; default {DEFAULT_CARDS}",
     )
     up.set_defaults(action=_up)
+    prepare = commands.add_parser("prepare", help="install the packages that the lab and the tests need")
+    prepare.set_defaults(action=lambda args: host.ensure(Progress(), for_tests=True))
     down = commands.add_parser("down", help="leave nothing but the cache folder")
     down.set_defaults(action=lambda args: Lab().down())
     purge = commands.add_parser("purge", help="leave nothing at all: cache and images go, too")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.lab.process import LabError, Progress, run
@@ -25,35 +26,48 @@ NEEDED = {
     "mkfs.ext4": "e2fsprogs",
 }
 
+# What the tests and checks look for beyond the lab.
+FOR_TESTS = {
+    "strace": "strace",
+    "shellcheck": "shellcheck",
+    "/usr/lib/postgresql/15/bin/initdb": "postgresql-15",
+    "git": "git",
+    "openssl": "openssl",
+    "curl": "curl",
+    "ps": "procps",
+    "runuser": "util-linux",
+}
 
-def missing_packages() -> list[str]:
+
+def missing_packages(needed: Mapping[str, str] = NEEDED) -> list[str]:
     """Packages to install, sorted; a needed program is looked up where a root shell would find it."""
     path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
     absent = {
         package
-        for name, package in NEEDED.items()
+        for name, package in needed.items()
         if not (Path(name).exists() if name.startswith("/") else shutil.which(name, path=path))
     }
-    if "busybox-static" not in absent and not _is_static(Path("/bin/busybox")):
+    if "/bin/busybox" in needed and "busybox-static" not in absent and not _is_static(Path("/bin/busybox")):
         absent.add("busybox-static")
     return sorted(absent)
 
 
-def ensure(progress: Progress) -> None:
+def ensure(progress: Progress, *, for_tests: bool = False) -> None:
     """Root, Linux with cgroups, and the packages; ``apt-get update`` runs at most once."""
+    needed = {**NEEDED, **FOR_TESTS} if for_tests else NEEDED
     if os.geteuid() != 0:
         raise LabError("the lab starts containers, bridges and an engine: run it as root")
     os.environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
     if not Path("/sys/fs/cgroup").is_dir():
         raise LabError("/sys/fs/cgroup is not mounted: systemd and Docker need cgroups")
-    packages = missing_packages()
+    packages = missing_packages(needed)
     if not packages:
         return
     if not shutil.which("apt-get"):
         raise LabError(f"missing: {', '.join(packages)}; no apt-get here: the lab knows Debian 12 only")
     with progress.step(f"installing {' '.join(packages)}"):
         _install(packages)
-    still = missing_packages()
+    still = missing_packages(needed)
     if still:
         raise LabError(f"still missing after apt-get install: {', '.join(still)}")
 
