@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from runtime.agent.instructions.images import ImageChannel, InstructionFailed
@@ -60,7 +59,7 @@ class InstructionRunner:
                 self._submit(request_id, entry)
         self.loop.start()
 
-    def wake(self, channels: Iterable[str]) -> None:
+    def wake(self, channels: Sequence[str]) -> None:
         """``channels``: names of channels (``images`` or ``image``); others are left to who knows them."""
         with self._lock:
             self._wanted |= {Channel.IMAGE for name in channels if name.rstrip("s") == Channel.IMAGE.value}

@@ -41,7 +41,7 @@ def read_refusal(problem: ProblemDocument) -> ClaimAnswer:
     """Pure."""
     if problem.code == "state_conflict":
         members = problem.members
-        ours = members.get("claim_token_matches") is True and members.get("status") == Status.RUNNING.value
+        ours = members.get("claim_token_matches") is True and members.get("task_status") == Status.RUNNING.value
         return ClaimAnswer.MINE if ours else ClaimAnswer.LOST
     if problem.status in (401, 403):
         return ClaimAnswer.LATER

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runtime.agent.tasks.classify import Conclusion
     from runtime.agent.tasks.held import Held
     from runtime.agent.tasks.parts import Claims, Parts
+    from runtime.agent.tasks.zombies import ServerWord
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +34,10 @@ REMOVAL_PAUSE_MAX_S = 600.0
 class Outbound:
     """Reports run on workers of their own, so that a server that is away holds up no step of another task."""
 
-    def __init__(self, parts: Parts, claims: Claims, advance: Callable[[Held], None]) -> None:
+    def __init__(self, parts: Parts, claims: Claims, word: ServerWord, advance: Callable[[Held], None]) -> None:
         self._parts = parts
         self._claims = claims
+        self._word = word
         self._advance = advance
 
     def conclude(self, held: Held, conclusion: Conclusion, facts: Optional[Facts]) -> None:
@@ -157,6 +159,8 @@ class Outbound:
             if delivery is Delivery.SHORTER:
                 return self._once(without_log(letter), policy)
             if delivery is Delivery.LATER:
+                if self._word.says_deleted(letter.key, letter.control_plane_id, refused.problem, parts.clock()):
+                    return "deleted"
                 raise
             return str(delivery.value)
 

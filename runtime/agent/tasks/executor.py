@@ -23,6 +23,7 @@ from runtime.agent.tasks.rounds import Rounds
 from runtime.agent.tasks.steps import Step, Trace, no_trace
 from runtime.agent.tasks.timers import Timers
 from runtime.agent.tasks.way import Way, without_secrets
+from runtime.agent.tasks.zombies import ServerWord
 from runtime.protocol.heartbeat import IMAGES_CAP, DockerState, Foreign, HeartbeatAnswer, Slots, TaskHealth
 from runtime.protocol.states import Driver as DriverName
 from runtime.protocol.states import Phase
@@ -77,8 +78,9 @@ class Executor:
         )
         self._claims = Claims()
         self._outages = Outages()
-        self._way = Way(self._parts, self._claims, self._outages)
-        self._intents = Intents(self._parts, self._claims, self._way)
+        word = ServerWord()
+        self._way = Way(self._parts, self._claims, self._outages, word)
+        self._intents = Intents(self._parts, self._claims, self._way, word)
         self._last = LastListing(FRESH_POLLS * settings.poll_interval_s + 1.0)
         self._rounds = Rounds(self._parts, self._claims, self._way, self._intents, self._outages, self._last)
         self._logs = LogShipper(self._parts, self._claims)

@@ -4,14 +4,13 @@ server does not name any more. Those are asked about one by one, and only a clea
 from __future__ import annotations
 
 import logging
-import threading
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from runtime.agent.link.errors import LinkError, Refused
 from runtime.agent.tasks.classify import StopReason
 from runtime.agent.tasks.reconcile import Server
 from runtime.agent.tasks.records import Key, Stage
-from runtime.agent.tasks.zombies import Deletions, read_task, revision_trusted
+from runtime.agent.tasks.zombies import ServerWord, read_task
 from runtime.protocol.states import Desired
 
 if TYPE_CHECKING:
@@ -30,23 +29,18 @@ ASK_EVERY_S = 5.0
 REPORT_AGAIN_S = 5.0
 OPEN = (Stage.CLAIMED, Stage.CREATED, Stage.STARTING, Stage.RUNNING)
 ENDING = (Desired.STOP.value, Desired.DELETE.value)
-FACT_REVISION = "highest_revision"
 
 
 class Intents:
     """Takes each good heartbeat's answer; returns at once."""
 
-    def __init__(self, parts: Parts, claims: Claims, way: Way) -> None:
+    def __init__(self, parts: Parts, claims: Claims, way: Way, word: ServerWord) -> None:
         self._parts = parts
         self._claims = claims
         self._way = way
-        self._deletions = Deletions()
-        self._lock = threading.Lock()
-        self._beats = 0
+        self._word = word
         self._asked: dict[Key, float] = {}
         self._named: frozenset[Key] = frozenset()
-        self._highest = 0
-        self._control_plane: Optional[str] = None
 
     def named(self, key: Key) -> bool:
         """Whether the newest answer named this attempt as the server's own view."""
@@ -58,12 +52,8 @@ class Intents:
         newest: dict[str, int] = {}
         for key in wanted:
             newest[key.uid] = max(key.attempt, newest.get(key.uid, -1))
-        with self._lock:
-            self._beats += 1
-            self._control_plane = answer.control_plane_id
-            self._named = frozenset(wanted)
-            trusted = revision_trusted(answer.revision, self._highest)
-            self._highest = max(self._highest, answer.revision)
+        self._named = frozenset(wanted)
+        self._word.heard(answer.control_plane_id, answer.revision)
         for held in self._claims.all():
             if held.record.control_plane_id != answer.control_plane_id:
                 continue
@@ -74,38 +64,34 @@ class Intents:
             elif held.record.stage in OPEN:
                 intent = wanted.get(held.key)
                 if intent is not None:
-                    self._deletions.found(held.key)
+                    self._word.found(held.key)
                     if intent.desired in ENDING:
                         self._stop(held)
                 elif newest.get(held.key.uid, -1) > held.key.attempt:
                     self._way.abandon(held, "this node was given a later attempt")
                 elif now - held.taken_at >= QUIET_S and now - self._asked.get(held.key, -ASK_EVERY_S) >= ASK_EVERY_S:
                     self._asked[held.key] = now
-                    self._ask_later(held, trusted)
+                    self._ask_later(held)
 
-    def _ask_later(self, held: Held, trusted: bool) -> None:
-        self._parts.probes.submit(f"ask/{held.name}", lambda: self._ask(held, trusted))
+    def _ask_later(self, held: Held) -> None:
+        self._parts.probes.submit(f"ask/{held.name}", lambda: self._ask(held))
 
     def _stop(self, held: Held) -> None:
         if held.want is None:
             held.stop(StopReason.OPERATOR)
             self._way.advance(held)
 
-    def _ask(self, held: Held, trusted: bool) -> None:
+    def _ask(self, held: Held) -> None:
         record = held.record
         try:
             task = self._parts.client.task(record.task_id, record.claim_token)
         except Refused as refused:
-            if refused.problem.code != "task_not_found":
-                return
-            mine = refused.problem.control_plane_id in (None, record.control_plane_id)
-            trusted = trusted and mine and self._control_plane == record.control_plane_id
-            if self._deletions.not_found(held.key, self._parts.clock(), self._beats, trusted):
+            if self._word.says_deleted(held.key, record.control_plane_id, refused.problem, self._parts.clock()):
                 self._way.abandon(held, "the server has deleted it")
             return
         except LinkError:
             return
-        self._deletions.found(held.key)
+        self._word.found(held.key)
         self.take(held, task)
 
     def take(self, held: Held, task: Task) -> None:

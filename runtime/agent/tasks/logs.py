@@ -190,7 +190,7 @@ class _Stream:
             try:
                 self._parts.client.post_logs(record.task_id, chunk)
             except Refused as refused:
-                end = refused.problem.members.get("end")
+                end = refused.problem.members.get("held_end")
                 if refused.problem.code != "log_offset" or not isinstance(end, int):
                     self.close()
                     return False

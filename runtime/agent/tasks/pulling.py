@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Optional
 
 from runtime.agent.drivers.errors import EngineUnavailable, PullCancelled, PullFailed, PullStalled
 from runtime.agent.loop import Backoff
@@ -16,11 +16,8 @@ from runtime.protocol.reasons import CLASS_OF, Reason, ReasonClass
 from runtime.protocol.states import Status
 
 if TYPE_CHECKING:
-    from runtime.agent.drivers.images import DockerImages
-    from runtime.agent.settings import AgentSettings
     from runtime.agent.tasks.held import Held
-    from runtime.agent.tasks.journal import Journal
-    from runtime.agent.tasks.timers import Timers
+    from runtime.agent.tasks.parts import Parts
     from runtime.protocol.tasks import RegistryAuth
 
 log = logging.getLogger(__name__)
@@ -32,19 +29,9 @@ PAUSE_MAX_S = 30.0
 class Puller:
     """Pulls for one claim at a time, in the caller's thread; the budget used is journalled after each try."""
 
-    def __init__(
-        self,
-        images: DockerImages,
-        journal: Journal,
-        timers: Timers,
-        settings: AgentSettings,
-        root_dir: Callable[[], Optional[str]],
-    ) -> None:
-        self._images = images
-        self._journal = journal
-        self._timers = timers
-        self._settings = settings
-        self._root_dir = root_dir
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._settings = parts.settings
 
     def pull(self, held: Held, image: str, auth: Optional[RegistryAuth]) -> Optional[Conclusion]:
         """None when the image is here, or nobody wants it any more; else how the task ends for lack of it."""
@@ -81,7 +68,7 @@ class Puller:
 
     def _try(self, held: Held, image: str, auth: Optional[RegistryAuth]) -> None:
         left = self._settings.pull_total_s - held.record.pull_spent_s
-        pull = self._images.pull(image, auth, self._settings.pull_stall_s, left)
+        pull = self._parts.driver.images.pull(image, auth, self._settings.pull_stall_s, left)
         held.pull = pull
         name = ("pull", held.name)
 
@@ -90,15 +77,15 @@ class Puller:
             if due is None:
                 pull.give_up()
             else:
-                self._timers.at(name, due, look)
+                self._parts.timers.at(name, due, look)
 
-        self._timers.after(name, min(self._settings.pull_stall_s, left), look)
+        self._parts.timers.after(name, min(self._settings.pull_stall_s, left), look)
         if held.cancelled.is_set():
             pull.cancel()
         try:
             pull.run()
         finally:
-            self._timers.cancel(name)
+            self._parts.timers.cancel(name)
             held.pull = None
 
     def _used_up(self, held: Held, pause: float = 0.0) -> bool:
@@ -114,10 +101,10 @@ class Puller:
             pull_attempts=held.record.pull_attempts + 1,
             pull_spent_s=held.record.pull_spent_s + seconds,
         )
-        self._journal.save(held.record)
+        self._parts.journal.save(held.record)
 
     def _no_room(self) -> Optional[Conclusion]:
-        place = self._root_dir()
+        place = self._parts.engine.root_dir
         free = free_mib(place) if place else None
         if free is None or free >= self._settings.disk_min_free_mib:
             return None

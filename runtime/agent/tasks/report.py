@@ -46,7 +46,7 @@ def read_refusal(problem: ProblemDocument, letter: Letter, node_id: str) -> Deli
     if problem.code != "state_conflict":
         return Delivery.LATER
     members: dict[str, Any] = problem.members
-    status, attempt, node = members.get("status"), members.get("attempt"), members.get("node_id")
+    status, attempt, node = members.get("task_status"), members.get("attempt"), members.get("node_id")
     known = {member.value for member in Status}
     if status not in known:
         return Delivery.LATER

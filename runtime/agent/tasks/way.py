@@ -29,6 +29,7 @@ from runtime.agent.tasks.records import Stage
 from runtime.agent.tasks.steps import Step
 from runtime.agent.tasks.volumes import identity_of
 from runtime.agent.tasks.watch import Watch
+from runtime.agent.tasks.zombies import ServerWord
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Phase, Status
 from runtime.protocol.tasks import Task, TaskSpec
@@ -47,15 +48,13 @@ CARDS_PATIENCE_S = 60.0
 class Way:
     """Advances claims on the workers of ``parts``."""
 
-    def __init__(self, parts: Parts, claims: Claims, outages: Outages) -> None:
+    def __init__(self, parts: Parts, claims: Claims, outages: Outages, word: ServerWord) -> None:
         self._parts = parts
         self._claims = claims
         self._outages = outages
         self._watch = Watch(parts, self.advance)
-        self._outbound = Outbound(parts, claims, self.advance)
-        self._puller = Puller(
-            parts.driver.images, parts.journal, parts.timers, parts.settings, lambda: parts.engine.root_dir
-        )
+        self._outbound = Outbound(parts, claims, word, self.advance)
+        self._puller = Puller(parts)
         self._backoff = Backoff(AGAIN_FIRST_S, AGAIN_MAX_S, least_s=AGAIN_FIRST_S / 2)
 
     def advance(self, held: Held) -> None:

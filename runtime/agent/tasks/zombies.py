@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Optional
 
 from runtime.agent.tasks.reconcile import Server
 from runtime.agent.tasks.records import Key
+from runtime.protocol.problems import ProblemDocument
 from runtime.protocol.states import TERMINAL, Status
 from runtime.protocol.tasks import Task
 
@@ -63,6 +65,40 @@ class Deletions:
     def found(self, key: Key) -> None:
         """The server knows the task: what was counted is void."""
         self._proofs.pop(key, None)
+
+
+class ServerWord:
+    """Who answers and how far it has come, so that its "not found" can be weighed. Safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._deletions = Deletions()
+        self._beats = 0
+        self._highest = 0
+        self._trusted = False
+        self._control_plane: Optional[str] = None
+
+    def heard(self, control_plane_id: str, revision: int) -> None:
+        """One good beat."""
+        with self._lock:
+            self._beats += 1
+            if control_plane_id != self._control_plane:
+                self._control_plane, self._highest = control_plane_id, revision
+            self._trusted = revision_trusted(revision, self._highest)
+            self._highest = max(self._highest, revision)
+
+    def found(self, key: Key) -> None:
+        with self._lock:
+            self._deletions.found(key)
+
+    def says_deleted(self, key: Key, control_plane_id: str, problem: ProblemDocument, now: float) -> bool:
+        """Whether this refusal, with those before it, proves that the task was deleted."""
+        if problem.code != "task_not_found":
+            return False
+        with self._lock:
+            by_whom = (problem.control_plane_id or self._control_plane, self._control_plane)
+            trusted = self._trusted and by_whom == (control_plane_id, control_plane_id)
+            return self._deletions.not_found(key, now, self._beats, trusted)
 
 
 def revision_trusted(revision: Optional[int], highest: int) -> bool:
