@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
@@ -17,7 +18,7 @@ from runtime.agent.link.client import ServerClient
 from runtime.agent.link.errors import LinkError, Refused, Unavailable
 from runtime.agent.link.identity import Identity
 from runtime.agent.link.outcome import REFUSED_S, Action, Link, Outcome, after_failure, clamped_interval
-from runtime.agent.loop import Backoff, Loop
+from runtime.agent.loop import Backoff, Clock, Loop
 from runtime.protocol.heartbeat import HeartbeatAnswer, PendingCounts
 from runtime.protocol.times import now as wall_now
 from runtime.protocol.times import to_wire
@@ -80,6 +81,7 @@ class Heartbeats:
         refused_s: float = REFUSED_S,
         interval_s: float = FIRST_INTERVAL_S,
         rng: Optional[random.Random] = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
         self._identity = identity
@@ -97,7 +99,7 @@ class Heartbeats:
         self._backoff = self._new_backoff(interval_s)
         self._hurried = False
         self._first = True
-        self.loop = Loop("heartbeat", interval_s, self.beat, deadline_s=DEADLINE_S)
+        self.loop = Loop("heartbeat", interval_s, self.beat, deadline_s=DEADLINE_S, rng=self._rng, clock=clock)
 
     @property
     def status(self) -> LinkStatus:
