@@ -260,7 +260,9 @@ class Agent:
 
 def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agent, StateLock]:
     """All parts of a real agent. Raises StateError and IdentityError; nothing has been started then."""
-    from runtime.agent.tasks.build import build_workload
+    from runtime.agent.drivers.docker import DockerDriver
+    from runtime.agent.instructions.runner import InstructionRunner
+    from runtime.agent.tasks.executor import Executor as TaskExecutor
     from runtime.agent.tasks.journal import open_journal
 
     state_dir = Path(settings.state_dir)
@@ -291,7 +293,9 @@ def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agen
         virtual=settings.hardware.virtual_cards,
         on_first=cards_known,
     )
-    executor, instructions = build_workload(settings, client, journal, identity, inventory.snapshot)
+    driver = DockerDriver(settings.docker_host)
+    executor = TaskExecutor(settings, client, driver, journal, identity, inventory.snapshot)
+    instructions = InstructionRunner(client, driver, journal, identity)
     reader = HostReader(
         server=(client.address.host, client.address.port),
         mgmt_addr=settings.mgmt_addr,
