@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 
 from runtime.protocol.nodes import Event, EventKind
@@ -64,12 +62,6 @@ def list_events(
     if kind is not None:
         query = query.where(events.c.kind == kind.value)
     return [_event(row) for row in connection.execute(query).mappings()]
-
-
-def prune(tx: Tx, before: str) -> int:
-    """Remove events from before that time (RFC 3339); how many went."""
-    gone: sa.CursorResult[Any] = tx.execute(sa.delete(events).where(events.c.time < before))
-    return gone.rowcount
 
 
 def _event(row: sa.RowMapping) -> Event:
