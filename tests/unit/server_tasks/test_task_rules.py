@@ -62,9 +62,7 @@ def test_the_table_has_both_kinds_of_edges() -> None:
         (Status.PENDING, {"reason": "port_in_use", "exit_code": 1}, "was started"),
     ],
 )
-def test_a_report_that_contradicts_itself_is_forbidden_now(
-    target: Status, facts: dict[str, object], part: str
-) -> None:
+def test_a_report_that_contradicts_itself_is_forbidden_now(target: Status, facts: dict[str, object], part: str) -> None:
     with pytest.raises(Problem, match=part) as caught:
         judge(update(Status.RUNNING, target, **facts))
     assert (caught.value.code, caught.value.status) == ("illegal_transition", 409)
