@@ -216,7 +216,7 @@ class TaskUpdate:
     claim_token: Annotated[str, Token]
     from_status: Status
     status: Status
-    exit_code: Optional[int] = None
+    exit_code: Optional[Annotated[int, Within(-(2**31), 2**31 - 1)]] = None
     reason: Optional[Annotated[str, Text(1, 64)]] = None
     error: Optional[Annotated[str, Text(0, 65536)]] = None
     log_tail: Optional[Annotated[str, Text(0, 4 * LOG_TAIL_BYTES)]] = None
