@@ -1,0 +1,102 @@
+"""The health of cards, beat by beat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuDetection
+from runtime.protocol.nodes import CardHealth, EventKind
+from runtime.server.services.cards import Cards, Limits, Observation, advance, health, unlisted
+
+A, B = Gpu("GPU-a", "nvidia", 0), Gpu("GPU-b", "nvidia", 1)
+SLICE = Gpu("MIG-b1", "nvidia", parent_uuid="GPU-b")
+BOTH = Observation([A, B])
+ONLY_A = Observation([A])
+BROKEN = Observation([A, B], collector_error="nvidia-smi did not answer in 10 s")
+UNKNOWN = Observation(None)
+FAILS = Observation([A, B], failures=[GpuCollectFailure("GPU-b", reason="Unknown Error")])
+FAILS_BY_INDEX = Observation([A, B], failures=[GpuCollectFailure(index=1, reason="ERR!")])
+KEYLESS = [GpuDetection("nvidia", True, loss_detection="none")]
+
+
+def after(*beats: Observation) -> tuple[Cards, list[tuple[EventKind, str | None]]]:
+    cards, told = Cards(), []
+    for seen in beats:
+        cards, changes = advance(cards, seen, Limits(3, 3))
+        told.extend((change.kind, change.uuid) for change in changes)
+    return cards, told
+
+
+SUSPECT, GONE, BACK = EventKind.GPU_SUSPECT, EventKind.GPU_LOST, EventKind.GPU_RETURNED
+LOST_CARD = [FAILS] * 3
+
+
+@pytest.mark.parametrize(
+    ("beats", "expected", "events"),
+    [
+        pytest.param([BOTH], CardHealth.OK, [], id="listed"),
+        pytest.param([BOTH, FAILS, FAILS], CardHealth.SUSPECT, [SUSPECT], id="named twice"),
+        pytest.param([BOTH, FAILS, FAILS, FAILS], CardHealth.LOST, [SUSPECT, GONE], id="named three times"),
+        pytest.param([BOTH, *[FAILS_BY_INDEX] * 3], CardHealth.LOST, [SUSPECT, GONE], id="named by index"),
+        pytest.param([BOTH, FAILS, FAILS, BOTH, FAILS], CardHealth.SUSPECT, [SUSPECT, SUSPECT], id="not in a row"),
+        pytest.param([BOTH, ONLY_A, ONLY_A], CardHealth.SUSPECT, [SUSPECT], id="absent twice"),
+        pytest.param([BOTH, ONLY_A, ONLY_A, ONLY_A], CardHealth.LOST, [SUSPECT, GONE], id="absent three times"),
+        pytest.param([BOTH, *[BROKEN] * 10], CardHealth.OK, [], id="the collector as a whole condemns nobody"),
+        pytest.param([BOTH, *[UNKNOWN] * 10], CardHealth.OK, [], id="an unknown list condemns nobody"),
+        pytest.param([BOTH, ONLY_A, BROKEN, ONLY_A, BROKEN], CardHealth.SUSPECT, [SUSPECT], id="failures between"),
+        pytest.param([BOTH, *LOST_CARD, BOTH, BOTH], CardHealth.LOST, [SUSPECT, GONE], id="good twice"),
+        pytest.param([BOTH, *LOST_CARD, *[BOTH] * 3], CardHealth.OK, [SUSPECT, GONE, BACK], id="good three times"),
+        pytest.param([BOTH, *LOST_CARD, BOTH, BOTH, FAILS, BOTH], CardHealth.LOST, [SUSPECT, GONE], id="flapping"),
+    ],
+)
+def test_card(beats: list[Observation], expected: CardHealth, events: list[EventKind]) -> None:
+    cards, told = after(*beats)
+    found = health(cards, [A, B], ())
+    assert (found["GPU-a"], found["GPU-b"]) == (CardHealth.OK, expected)
+    assert told == [(kind, "GPU-b") for kind in events]
+
+
+def test_slices_share_their_cards_fate() -> None:
+    listed = Observation([A, B, SLICE], failures=[GpuCollectFailure("GPU-b", reason="fallen off the bus")])
+    cards, _ = after(listed, listed, listed)
+    assert health(cards, [A, B, SLICE], ())["MIG-b1"] is CardHealth.LOST
+
+
+def test_a_slice_that_is_gone_condemns_nothing() -> None:
+    cards, told = after(Observation([A, B, SLICE]), BOTH, BOTH, BOTH)
+    assert told == []
+    assert unlisted(cards) == []
+
+
+def test_a_card_that_is_gone_is_still_shown() -> None:
+    cards, _ = after(BOTH, ONLY_A)
+    assert unlisted(cards) == [B]
+
+
+def test_without_stable_keys_all_are_doubted_and_none_condemned() -> None:
+    shorter = Observation([A], detection=KEYLESS)
+    cards, told = after(Observation([A, B], detection=KEYLESS), *[shorter] * 5)
+    assert told == [(EventKind.CARDS_MISSING, None)]
+    assert set(health(cards, [A, B], ()).values()) == {CardHealth.SUSPECT}
+    cards, _ = advance(cards, Observation([A, B], detection=KEYLESS), Limits())
+    assert set(health(cards, [A, B], ()).values()) == {CardHealth.OK}
+
+
+@pytest.mark.parametrize(
+    ("beats", "count"),
+    [
+        ([BROKEN] * 2, 2),
+        ([BROKEN, BROKEN, BOTH], 0),
+        ([BROKEN, BOTH, BROKEN], 1),
+    ],
+)
+def test_collector_errors_count_in_a_row(beats: list[Observation], count: int) -> None:
+    assert after(*beats)[0].collector_errors == count
+
+
+def test_a_card_held_by_others_is_dirty_unless_it_is_worse() -> None:
+    cards, _ = after(BOTH, FAILS)
+    found: dict[str, Any] = health(cards, [A, B], {"GPU-a", "GPU-b"})
+    assert found == {"GPU-a": CardHealth.DIRTY, "GPU-b": CardHealth.SUSPECT}
