@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import posixpath
 import struct
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
@@ -20,7 +22,10 @@ START_S = 120.0
 REMOVE_S = 120.0
 EVENTS_SILENCE_S = 300.0
 TAIL_LINES = 16384
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NEVER = "0001-01-01"
+_GO_DIR = 1 << 31
+_GO_LINK = 1 << 27
 _FRAME = struct.Struct(">BxxxL")
 
 
@@ -103,6 +108,45 @@ class DockerDriver:
             self._engine.call("DELETE", f"/containers/{container_id}", params=params, timeout_s=REMOVE_S)
         except NotThere:
             return
+
+    def missing_program(self, container_id: str) -> Optional[str]:
+        """A sentence when the container's program is not there or cannot be run; None when it can, or nobody knows.
+
+        With an init process the engine starts that, and only its exit code tells that the program was missing;
+        a program may end with the same code. What lies in the container decides.
+        """
+        document = self._engine.call("GET", f"/containers/{container_id}/json", timeout_s=LIST_S)
+        program = str(document.get("Path") or "")
+        config = document.get("Config") or {}
+        if not program:
+            return None
+        if "/" in program:
+            places = [posixpath.join(config.get("WorkingDir") or "/", program)]
+        else:
+            path = next((item[5:] for item in config.get("Env") or () if item.startswith("PATH=")), DEFAULT_PATH)
+            places = [posixpath.join(folder, program) for folder in path.split(":") if folder.startswith("/")]
+        found = [mode for mode in (self._mode(container_id, place) for place in places) if mode is not None]
+        if not found:
+            return f'exec: "{program}": no such file or directory'
+        if all(mode & _GO_DIR for mode in found):
+            return f'exec: "{program}": is a directory'
+        if not any(mode & (_GO_LINK | 0o111) for mode in found):
+            return f'exec: "{program}": permission denied'
+        return None
+
+    def _mode(self, container_id: str, path: str) -> Optional[int]:
+        """The file mode (in the engine's bits) of what lies at ``path`` in the container; None: nothing."""
+        try:
+            response = self._engine.send(
+                "HEAD", f"/containers/{container_id}/archive", params={"path": path}, timeout_s=LIST_S
+            )
+        except NotThere:
+            return None
+        header = response.headers.get("X-Docker-Container-Path-Stat", "")
+        try:
+            return int(json.loads(base64.b64decode(header))["mode"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise EngineUnavailable("the engine's answer about a path has an unknown shape") from error
 
     def log_tail(self, container_id: str, limit_bytes: int) -> bytes:
         """The last ``limit_bytes`` of standard output and error, as raw bytes, read in pieces."""

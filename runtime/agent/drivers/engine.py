@@ -7,24 +7,20 @@ put them where nobody asked for them. No variable of the environment is looked a
 
 from __future__ import annotations
 
+import functools
 import json
-import logging
 import threading
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
-
-import docker.errors
-import requests
-import urllib3.exceptions
-from docker.api.client import APIClient
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from runtime.agent.drivers.errors import EngineRefused, EngineUnavailable, NotThere
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import requests
+    from docker.api.client import APIClient
 
 CONNECT_S = 3.0
 CALL_S = 30
-_NO_ANSWER = (requests.RequestException, urllib3.exceptions.HTTPError, docker.errors.DockerException, OSError)
 _WRONG_VERSION = ("client version", "is too old", "is too new")
 
 
@@ -49,7 +45,7 @@ class DockerEngine:
         response = self.send(method, path, params=params, body=body, timeout_s=timeout_s)
         try:
             content = response.content
-        except _NO_ANSWER as error:
+        except no_answer() as error:
             raise self._unavailable(error) from error
         if not content:
             return None
@@ -86,7 +82,7 @@ class DockerEngine:
                 return response
             text = _message(response)
             response.close()
-        except _NO_ANSWER as error:
+        except no_answer() as error:
             raise self._unavailable(error) from error
         if response.status_code == 304:
             return response
@@ -119,7 +115,7 @@ class DockerEngine:
                 if not piece:
                     return
                 yield piece
-        except _NO_ANSWER as error:
+        except no_answer() as error:
             raise EngineUnavailable(_short(error)) from error
         finally:
             response.close()
@@ -127,9 +123,11 @@ class DockerEngine:
     def _connected(self) -> APIClient:
         with self._lock:
             if self._client is None:
+                from docker.api.client import APIClient  # 0.2 s that the first beat does not wait for
+
                 try:
                     client = APIClient(base_url=self._host, version="auto", timeout=CALL_S)
-                except _NO_ANSWER as error:
+                except no_answer() as error:
                     raise EngineUnavailable(f"Docker does not answer: {_short(error)}") from error
                 client.trust_env = False
                 self._client = client
@@ -148,6 +146,16 @@ class DockerEngine:
                 self._client = None
             return EngineUnavailable(text)
         return EngineRefused(status, text)
+
+
+@functools.cache
+def no_answer() -> tuple[type[Exception], ...]:
+    """What the transport raises when no usable answer came."""
+    import docker.errors
+    import requests
+    import urllib3.exceptions
+
+    return (requests.RequestException, urllib3.exceptions.HTTPError, docker.errors.DockerException, OSError)
 
 
 def _message(response: requests.Response) -> str:

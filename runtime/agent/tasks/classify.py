@@ -21,6 +21,9 @@ SIGNAL_BASE = 128
 EXIT_NOT_SEEN = 255
 """Docker writes this when it comes back and finds a container gone that it did not see ending."""
 
+NOT_RUN = (126, 127)
+"""What an init process ends with when it cannot run the program; a program may end so, too."""
+
 
 class StopReason(str, Enum):
     """Why we ended a container. Journalled before its signal is sent."""
@@ -64,11 +67,12 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What was seen beside the container: its start call was answered with ``start_error``; engine or host
-    went down around its end."""
+    """What was seen beside the container: its start call was answered with ``start_error``; its init process
+    found nothing to run (``missing_program``); engine or host went down around its end."""
 
     stop: Optional[Stop] = None
     start_error: Optional[str] = None
+    missing_program: Optional[str] = None
     engine_restarted: bool = False
     host_restarted: bool = False
 
@@ -93,6 +97,8 @@ def classify(facts: Facts, seen: Circumstances) -> Conclusion:
         if not text:
             return Conclusion(Status.FAILED, Reason.NEVER_STARTED, error="the container was made but never started")
         return start_failure(text)
+    if seen.missing_program is not None and facts.exit_code in NOT_RUN:
+        return start_failure(seen.missing_program)
     if seen.host_restarted:
         return Conclusion(Status.FAILED, Reason.HOST_RESTARTED, facts.exit_code, "the machine went down under it")
     if seen.engine_restarted:

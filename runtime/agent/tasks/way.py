@@ -17,7 +17,7 @@ from runtime.agent.link.errors import Refused, Unavailable
 from runtime.agent.loop import Backoff
 from runtime.agent.tasks.checks import Checked, CheckFailed, check
 from runtime.agent.tasks.claim import ClaimAnswer, carried_task, claim_update, is_ours, read_refusal
-from runtime.agent.tasks.classify import Circumstances, Conclusion, Sent, StopReason, classify, start_failure
+from runtime.agent.tasks.classify import NOT_RUN, Circumstances, Conclusion, Sent, StopReason, classify, start_failure
 from runtime.agent.tasks.delivery import Outbound
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.images import engine_line
@@ -343,6 +343,7 @@ class Way:
         seen = Circumstances(
             stop=stop,
             start_error=record.start_error,
+            missing_program=parts.driver.missing_program(facts.id) if facts.exit_code in NOT_RUN else None,
             host_restarted=record.started_mark is not None and record.started_mark != parts.boot,
             engine_restarted=self._outages.covers(facts.finished_at),
         )
