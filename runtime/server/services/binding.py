@@ -17,6 +17,7 @@ from runtime.server.services import registration
 from runtime.server.services.events import emit
 from runtime.server.services.held import Held, observation, restored
 from runtime.server.services.registration import KnownNode, Verdict
+from runtime.server.services.tasks.report import hand_over
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import nodes, tasks
 
@@ -136,6 +137,9 @@ def _store(tx: Tx, beat: Heartbeat, row: sa.Row[Any] | None, decision: registrat
         )
     else:
         tx.execute(sa.update(nodes).where(nodes.c.id == beat.node_id).values(**identity))
+        if row.instance_id is not None and row.fingerprint is not None and row.fingerprint == beat.fingerprint:
+            # The same machine with a new instance: what the former one had claimed is still there.
+            hand_over(tx, beat.node_id, row.instance_id, beat.instance_id)
     replaced = decision.verdict is Verdict.REPLACE
     emit(
         tx,
