@@ -63,6 +63,8 @@ class Executor(Workload, Protocol):
 class Instructions(Protocol):
     """Slice, image and file instructions."""
 
+    loop: Loop
+
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def wake(self, channels: Sequence[str]) -> None: ...
@@ -191,7 +193,8 @@ class Agent:
     def loops(self) -> list[Loop]:
         parts = self._parts
         own = [self.heartbeats.loop, parts.inventory.loop, parts.host.loop, self.doorbell.loop]
-        return [*own, self._poll, self._safety, *parts.executor.loops()]
+        instructions = [parts.instructions.loop] if parts.instructions is not None else []
+        return [*own, self._poll, self._safety, *instructions, *parts.executor.loops()]
 
     def stuck_loops(self) -> list[str]:
         """Names of loops that make no progress; what reads disks may hang on one without blame."""
