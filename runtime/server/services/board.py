@@ -124,6 +124,10 @@ class Board:
                 found[task.status] += 1
         return dict(found)
 
+    def instructions_wait(self) -> bool:
+        """Whether any instruction waits for its node."""
+        return bool(self._instructions)
+
     # -- logs that somebody reads ----------------------------------------------------------------------------
 
     def want_logs(self, task_id: str, attempt: int, from_tail_bytes: int, until: str) -> None:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -18,7 +19,7 @@ from runtime.protocol import times
 from runtime.protocol.nodes import EventKind, NodeState
 from runtime.protocol.states import Status
 from runtime.server.services import brake as brake_rules
-from runtime.server.services import drains, node_states, retention
+from runtime.server.services import drains, instructions, node_states, retention
 from runtime.server.services.events import emit
 from runtime.server.services.leader import Leader
 from runtime.server.services.placement.round import place
@@ -140,14 +141,18 @@ class Rounds:
     # -- work ------------------------------------------------------------------------------------------------
 
     def _sweep(self, now: float) -> None:
-        board = self._parts.board
-        if now - self._swept_at < PLACE_AT_LEAST_EVERY_S or not board.counts().get(Status.SCHEDULED.value):
+        parts = self._parts
+        if now - self._swept_at < PLACE_AT_LEAST_EVERY_S:
             return
         self._swept_at = now
-        settings = self._parts.settings
-        lifecycle.sweep_overdue_claims(
-            self._parts.db, times.now(), self._parts.presence.views(), settings.claim_overdue_s
-        )
+        moment = times.now()
+        if parts.board.counts().get(Status.SCHEDULED.value):
+            # While the server was away nobody could claim: that time does not count.
+            since = moment - timedelta(seconds=now - parts.started_at)
+            overdue_s = parts.settings.claim_overdue_s
+            lifecycle.sweep_overdue_claims(parts.db, moment, parts.presence.views(), overdue_s, since)
+        if parts.board.instructions_wait():
+            parts.db.write(lambda tx: instructions.expire(tx, moment))
 
     def _place(self, now: float, changed: bool) -> None:
         parts = self._parts
