@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import threading
@@ -20,6 +21,7 @@ from runtime.server.parts import Parts, build_parts
 from runtime.server.serving import Server
 from runtime.server.settings import ServerSettings
 from runtime.server.store.tables import tokens
+from tests.integration.postgres import Postgres, cluster
 from tests.lab.simulated_node import SimulatedNode
 
 KEY = "an-api-key-of-the-tests"
@@ -155,12 +157,19 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
     stop()
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with cluster() as made:
+        yield made
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def any_plane(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Plane]:
     """On each database that is supported."""
-    url = None
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres").create_database("tasks")
-    made, stop = start_plane(tmp_path / "server", database_url=url)
-    yield made
-    stop()
+    with contextlib.ExitStack() as stack:
+        url = None
+        if request.param == "postgresql":
+            url = stack.enter_context(request.getfixturevalue("postgres").database())
+        made, stop = start_plane(tmp_path / "server", database_url=url)
+        stack.callback(stop)
+        yield made
