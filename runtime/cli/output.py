@@ -87,7 +87,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Any], nothing: str) ->
         table.add_column(column.title, no_wrap=True, overflow="ellipsis", width=width, justify=justify)
     for texts in cells:
         table.add_row(*(Text(text) for text in texts))
-    console.print(table)
+    _print(console, table)
 
 
 def print_fields(pairs: Iterable[tuple[str, Optional[str]]]) -> None:
@@ -102,7 +102,14 @@ def print_fields(pairs: Iterable[tuple[str, Optional[str]]]) -> None:
         if value is not None:
             text = "\n".join(printable(line) for line in value.splitlines()) or value
             grid.add_row(name, Text(text))
-    _console().print(grid)
+    _print(_console(), grid)
+
+
+def _print(console: Any, table: Any) -> None:
+    """Print without the blanks that fill the last column up."""
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _console() -> Any:
