@@ -96,6 +96,7 @@ def flush(db: Database, presence: Presence, *, hold_back: bool = False) -> int:
                 if held is not None:
                     held.facts_changed = True
         raise
+    presence.wrote()
     return len(seen)
 
 

@@ -50,6 +50,7 @@ class Presence:
         self._listeners: list[Listener] = []
         self._woken: list[Callable[[], None]] = []
         self._dirty: set[str] = set()
+        self._writing: set[str] = set()
         self._noted: list[Noted] = []
         self._small_lock = threading.Lock()
         self.started_at = time.monotonic()
@@ -221,12 +222,24 @@ class Presence:
         """Node ids heard since the last call."""
         with self._small_lock:
             taken, self._dirty = self._dirty, set()
+            self._writing = taken
         return taken
+
+    def wrote(self) -> None:
+        """What was taken is on disk."""
+        with self._small_lock:
+            self._writing = set()
+
+    def unwritten(self) -> int:
+        """How many nodes were heard and are not written yet."""
+        with self._small_lock:
+            return len(self._dirty | self._writing)
 
     def give_back_dirty(self, node_ids: set[str]) -> None:
         """They could not be written: they stay to be written."""
         with self._small_lock:
             self._dirty |= node_ids
+            self._writing = set()
 
     def take_noted(self) -> list[Noted]:
         with self._small_lock:
