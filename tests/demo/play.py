@@ -15,6 +15,7 @@ from tests.lab.control_plane import ControlPlane
 from tests.lab.process import Progress, wait_for
 
 CARDS = 2
+WIDTH = 150  # of the table where no terminal says another
 DONE = ("completed", "failed", "cancelled", "stopped")
 Said = Callable[[str], None]
 
@@ -113,6 +114,8 @@ def _say_how_to_go_on(console: Console, plane: ControlPlane) -> None:
 
 def main(action: str, nodes: int = 3) -> int:
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     try:
         return up(nodes, console) if action == "up" else down(purge=action == "purge")
     except LabError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -16,9 +17,10 @@ from tests.lab import Lab
 def engine_ends(lab: Lab, since: float) -> dict[str, tuple[str, int]]:
     """Task id -> (node, exit code) by the `die` events of every node's engine since that time."""
     ends = {}
+    until = f"{time.time() + 1:.0f}"  # whole seconds: what has just happened must lie before it
     for node in lab.nodes:
         text = node.docker(
-            "events", "--since", f"{since:.0f}", "--until", "0s", "--filter", "event=die", "--format", "{{json .}}"
+            "events", "--since", f"{since:.0f}", "--until", until, "--filter", "event=die", "--format", "{{json .}}"
         ).stdout
         for line in text.splitlines():
             attributes = json.loads(line)["Actor"]["Attributes"]

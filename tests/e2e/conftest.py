@@ -10,6 +10,7 @@ import pytest
 from tests.demo import fleet as installing
 from tests.lab import Lab, Node
 from tests.lab.control_plane import ControlPlane
+from tests.lab.fixtures import lab  # noqa: F401
 from tests.lab.process import Progress, wait_for
 
 CARDS = 2

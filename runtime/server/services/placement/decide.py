@@ -1,6 +1,6 @@
 """Where pending tasks go: a pure decision over one snapshot.
 
-Highest priority first, oldest first, each to the first node that fits. Tasks that need the same look at each
+Highest priority first, oldest first, each to the first node that fits, the least busy first. Tasks that need the same look at each
 node once: what does not change during a decision (labels, vendors, health) is asked once per need and node,
 and a node that has too little left for a need is not asked for that need again, since nothing grows meanwhile.
 """
@@ -61,8 +61,8 @@ def _static_sites(need: Need, sites: Mapping[str, Site]) -> list[tuple[Site, tup
     if need.node_id is not None:
         sites = {need.node_id: sites[need.node_id]} if need.node_id in sites else {}
     found = []
-    for node_id in sorted(sites):
-        site = sites[node_id]
+    # Least busy first, so that single tasks spread over the fleet.
+    for _, site in sorted(sites.items(), key=lambda one: (one[1].tasks, one[0])):
         if not all(constraint.holds(need, site) for constraint in asked):
             continue
         cards = static_cards(need.cards, site) if need.cards is not None else ()
