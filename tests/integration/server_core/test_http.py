@@ -245,7 +245,7 @@ def test_what_http_itself_refuses_is_a_problem_too(plane: Plane) -> None:
     with socket.create_connection(("127.0.0.1", plane.port), timeout=30) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: nonsense\r\n\r\n")
         text = connection.recv(65536).decode()
-    assert text.startswith("HTTP/1.1 501") or text.startswith("HTTP/1.1 400")
+    assert text.startswith(("HTTP/1.1 501", "HTTP/1.1 400"))
     assert "application/problem+json" in text
     assert "X-Control-Plane-Id:" in text
 
