@@ -93,7 +93,7 @@ def test_changes_are_on_disk(tmp_path) -> None:
 
 def test_a_state_folder_that_cannot_be_written(tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="state_dir: .*Not a directory"):
+    with pytest.raises(StateError, match=r"state_dir: .*Not a directory"):
         take_identity(tmp_path / "file" / "state", None, machine=HERE)
 
 
