@@ -27,6 +27,7 @@ def up(nodes: int, console: Console) -> int:
     builds = fleet.agent_builds(progress)
     plane = ControlPlane()
     with progress.step(f"control plane on {plane.url}"):
+        plane.stop()  # one of an earlier run may be of older sources; agents and tasks outlive its restart
         plane.start()
     fleet.publish_builds(plane, builds)
     fresh = [node for node in lab.nodes if node.run(["test", "-e", "/opt/heterofleet"], check=False).returncode]
