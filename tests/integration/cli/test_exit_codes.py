@@ -207,6 +207,7 @@ def test_a_question_that_is_answered_with_yes(cli: Cli, plane: ScriptedPlane) ->
         ({"status": "failed", "exit_code": 3, "reason": "exited"}, 3),
         ({"status": "failed", "exit_code": 137, "reason": "oom_killed"}, 137),
         ({"status": "failed", "exit_code": 124, "reason": "timeout"}, 124),
+        ({"status": "failed", "exit_code": None, "reason": "timeout"}, 124),
         ({"status": "failed", "exit_code": None, "reason": "image_not_found"}, 70),
         ({"status": "cancelled", "exit_code": None}, 70),
         ({"status": "failed", "exit_code": 0, "reason": "health_failed"}, 1),
