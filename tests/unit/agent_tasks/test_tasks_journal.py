@@ -1,0 +1,125 @@
+"""The journal: what it holds, how it survives, and that secrets are not in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+
+from runtime.agent.tasks.classify import Sent, Stop, StopReason
+from runtime.agent.tasks.journal import FILE_NAME, open_journal
+from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
+from runtime.protocol.states import Kind, Status
+from runtime.protocol.tasks import AssignedGpu, HealthProbe, RegistryAuth, TaskSpec, Volume
+
+SPEC = TaskSpec(
+    name="t",
+    kind=Kind.TRAINING,
+    image="a/b:1",
+    command=["x"],
+    env={"TOKEN": "very-secret-value"},
+    registry_auth=RegistryAuth("r", "u", "very-secret-password"),
+    volumes=[Volume("/data/x", "/x")],
+    health=HealthProbe("http", 80),
+    timeout_s=5.5,
+)
+CLAIM = ClaimRecord(
+    key=Key("uid-1", 3),
+    task_id="a",
+    control_plane_id="cp",
+    claim_token="token",
+    stage=Stage.RUNNING,
+    spec=SPEC,
+    gpus=(AssignedGpu("GPU-1", 0, "nvidia"),),
+    container_id="c" * 64,
+    started_mark="boot/1",
+    started_mono=12.5,
+    started_wall=1e9,
+    ready=True,
+    stop=Stop(StopReason.TIMEOUT, 1e9, Sent.SENT),
+    pull_attempts=2,
+    pull_spent_s=3.5,
+    mounts=(("/data/x", 1, 2),),
+)
+LETTER = Letter(Key("uid-1", 3), "a", "cp", "token", Status.RUNNING, Status.FAILED, "exited", 3, "e", "tail", "t", "c")
+
+
+def test_a_claim_comes_back_as_it_was_without_its_secrets(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.save(CLAIM)
+    journal.close()
+    again = open_journal(tmp_path)
+    (found,) = again.claims()
+    assert found == dataclasses.replace(CLAIM, spec=dataclasses.replace(SPEC, env=None, registry_auth=None))
+    again.close()
+    for path in tmp_path.iterdir():
+        assert b"very-secret" not in path.read_bytes()
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_conclusion_stays_in_the_outbox(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.save(CLAIM)
+    journal.conclude(CLAIM, LETTER)
+    assert (journal.undelivered(), journal.claims()[0].stage) == (1, Stage.CONCLUDED)
+    assert journal.letter(CLAIM.key) == LETTER
+    journal.delivered(CLAIM, "stored")
+    assert (journal.undelivered(), journal.claims()[0].stage) == (0, Stage.DONE)
+    journal.forget(CLAIM.key)
+    assert journal.claims() == []
+    kept = journal.letter(CLAIM.key)
+    assert kept is not None and kept.outcome == "stored" and kept.delivered_at is not None
+    journal.prune(30)
+    assert journal.letter(CLAIM.key) is not None
+    journal.prune(-1)
+    assert journal.letter(CLAIM.key) is None
+
+
+def test_an_undelivered_conclusion_is_never_pruned(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.conclude(CLAIM, LETTER)
+    journal.prune(-1)
+    assert journal.undelivered() == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"torn" * 2000])
+def test_a_torn_file_is_set_aside_with_one_line(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        journal = open_journal(tmp_path)
+    assert len(caplog.records) == 1
+    assert "set aside" in caplog.text
+    assert journal.claims() == []
+    journal.save(CLAIM)
+    assert len([path for path in tmp_path.iterdir() if ".broken-" in path.name]) == 1
+
+
+def test_a_damaged_page_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = open_journal(tmp_path)
+    for number in range(200):
+        journal.save(dataclasses.replace(CLAIM, key=Key(f"uid-{number}", 1)))
+    journal.close()
+    path = tmp_path / FILE_NAME
+    data = bytearray(path.read_bytes())
+    data[8192:12288] = b"\xff" * 4096
+    path.write_bytes(data)
+    assert open_journal(tmp_path).claims() == []
+    assert "set aside" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot be written"):
+        open_journal(tmp_path / "missing")
+
+
+def test_instructions_and_facts(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.save_instruction("image", "1", {"state": "begun"})
+    journal.save_fact("engine_id", "e")
+    assert journal.instruction("image", "1") == {"state": "begun"}
+    assert journal.instructions("image") == {"1": {"state": "begun"}}
+    assert (journal.instruction("image", "2"), journal.fact("engine_id"), journal.fact("x")) == (None, "e", None)
