@@ -7,6 +7,7 @@ import io
 from typing import cast
 
 import flask
+from werkzeug.exceptions import RequestedRangeNotSatisfiable
 
 from runtime.protocol.manifest import FILE_NAME
 from runtime.server import auth
@@ -25,15 +26,18 @@ def manifest() -> flask.Response:
 def agent() -> flask.Response:
     """The agent's file for ``?arch=`` (default amd64); whole, in ranges, or 304."""
     build = _builds().build(flask.request.args.get("arch", "amd64"))
-    answer = flask.send_file(
-        build.path,
-        mimetype="application/octet-stream",
-        as_attachment=True,
-        download_name="heterofleet-agent",
-        conditional=True,
-        etag=build.entry.sha256,
-        max_age=0,
-    )
+    try:
+        answer = flask.send_file(
+            build.path,
+            mimetype="application/octet-stream",
+            as_attachment=True,
+            download_name="heterofleet-agent",
+            conditional=True,
+            etag=build.entry.sha256,
+            max_age=0,
+        )
+    except RequestedRangeNotSatisfiable:
+        return flask.Response(status=416, headers={"Content-Range": f"bytes */{build.entry.size}"})
     answer.headers["X-Checksum-Md5"] = build.entry.md5
     answer.headers["X-Checksum-Sha256"] = build.entry.sha256
     return answer
@@ -55,9 +59,7 @@ def _text(text: str, kind: str) -> flask.Response:
     """A small text, with the same headers as a file: its length, its ETag, ranges."""
     content = text.encode()
     etag = hashlib.sha256(content).hexdigest()
-    answer = flask.send_file(
-        io.BytesIO(content), mimetype=f"{kind}; charset=utf-8", conditional=True, etag=etag, max_age=0
-    )
+    answer = flask.send_file(io.BytesIO(content), mimetype=kind, conditional=True, etag=etag, max_age=0)
     answer.headers["X-Checksum-Md5"] = hashlib.md5(content, usedforsecurity=False).hexdigest()
     answer.headers["X-Checksum-Sha256"] = etag
     return answer
