@@ -13,9 +13,7 @@ app = Flask(__name__)
 @app.post("/api/v1/agent/heartbeat")
 def heartbeat() -> Response:
     request.get_json()
-    answer = Response('{"registered":true}', mimetype="application/json")
-    answer.headers["Connection"] = "close"
-    return answer
+    return Response('{"registered":true}', mimetype="application/json")
 
 
 if __name__ == "__main__":
