@@ -61,7 +61,8 @@ def _parts() -> Parts:
 
 
 def _check_request() -> None:
-    request = flask.request
+    # The object behind the proxy: this runs before every heartbeat, and each look through the proxy costs.
+    request = flask.request._get_current_object()  # type: ignore[attr-defined]
     if not _parts().ready.is_set() and request.path not in ALWAYS_ANSWERED:
         raise Problem("starting", "The control plane is starting or stopping; try again.")
     if request.method in ("GET", "HEAD"):
@@ -76,8 +77,9 @@ def _check_request() -> None:
 
 def _sign(response: flask.Response) -> flask.Response:
     db = _parts().db
-    response.headers[routes.HEADER_CONTROL_PLANE] = db.control_plane_id
-    response.headers[routes.HEADER_REVISION] = str(db.revision)
+    # add, not set: nobody else writes them, and set looks through all headers first.
+    response.headers.add(routes.HEADER_CONTROL_PLANE, db.control_plane_id)
+    response.headers.add(routes.HEADER_REVISION, str(db.revision))
     return response
 
 

@@ -65,8 +65,9 @@ def agent_caller() -> AgentCaller:
 
 def agent_names() -> tuple[str, str]:
     """(node id, instance id) from the headers, present and well formed. For the heartbeat, which binds them."""
-    node_id = request.headers.get(routes.HEADER_NODE)
-    instance_id = request.headers.get(routes.HEADER_INSTANCE)
+    given = request.headers
+    node_id = given.get(routes.HEADER_NODE)
+    instance_id = given.get(routes.HEADER_INSTANCE)
     if not node_id:
         raise Problem("node_scope_mismatch", f"The header {routes.HEADER_NODE} is missing; it must name the node.")
     if not is_node_id(node_id):

@@ -30,8 +30,9 @@ class Parts:
     """What requests and background work share.
 
     ``ready`` is set once the database is migrated and everything was loaded from it; until then requests are
-    answered with ``starting``. ``brake`` is what the last round decided. ``started_at`` is on the monotonic
-    clock.
+    answered with ``starting``. ``brake`` is what the last round decided. ``answers`` keeps, by node id, the
+    encoded part of its heartbeat answer that stays, with what it was made from. ``started_at`` is on the
+    monotonic clock.
     """
 
     settings: ServerSettings
@@ -44,6 +45,7 @@ class Parts:
     metrics: Metrics
     proxies: Proxies
     brake: Brake = field(default_factory=Brake)
+    answers: dict[str, tuple[tuple[int, str], str]] = field(default_factory=dict)
     background: Background | None = None
     ready: threading.Event = field(default_factory=threading.Event)
     started_at: float = field(default_factory=time.monotonic)

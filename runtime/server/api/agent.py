@@ -10,7 +10,7 @@ import flask
 
 from runtime.protocol import PROTOCOL, PROTOCOL_MIN, codec, routes, times
 from runtime.protocol.build import this_build
-from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer, Preflight
+from runtime.protocol.heartbeat import Follow, Heartbeat, HeartbeatAnswer, Preflight
 from runtime.protocol.problems import Problem
 from runtime.server import auth
 from runtime.server.parts import Parts
@@ -81,21 +81,39 @@ def _parse_beat(raw: bytes) -> Heartbeat:
 def _answer(parts: Parts, node_id: str, send_full: list[str]) -> str:
     board = parts.board
     board.refresh()
+    follow = board.follow(node_id)
+    host = flask.request.environ.get("HTTP_HOST", "")
+    known = (board.version(node_id), host)
+    cached = parts.answers.get(node_id)
+    if cached is None or cached[0] != known or follow or send_full:
+        fixed = _encoded(parts, node_id, follow, send_full, host)
+        if not follow and not send_full:
+            parts.answers[node_id] = (known, fixed)
+    else:
+        fixed = cached[1]
+    # What moves with every beat goes in front of what stays.
+    return f'{{"revision":{parts.db.revision},"time":"{times.to_wire(times.now())}",{fixed}'
+
+
+def _encoded(parts: Parts, node_id: str, follow: list[Follow], send_full: list[str], host: str) -> str:
+    """The answer's members but revision and time, as JSON without the opening brace."""
+    board = parts.board
     answer = HeartbeatAnswer(
         registered=True,
         control_plane_id=parts.db.control_plane_id,
-        revision=parts.db.revision,
-        time=times.to_wire(times.now()),
+        revision=0,
+        time="",
         interval_s=parts.settings.heartbeat_interval_s,
         pending=board.pending(node_id),
         intents=board.intents(node_id),
-        follow=board.follow(node_id),
+        follow=follow,
         send_full=send_full,
-        doorbell=doorbell_url(parts.settings, flask.request.host),
+        doorbell=doorbell_url(parts.settings, host),
     )
     body: dict[str, Any] = codec.encode(answer)
     body["intents"] = [codec.encode(intent, drop_none=True) for intent in answer.intents]
-    return json.dumps(body, separators=(",", ":"))
+    del body["revision"], body["time"]
+    return json.dumps(body, separators=(",", ":"))[1:]
 
 
 def _close_after(parts: Parts) -> None:

@@ -50,15 +50,18 @@ class Held:
     dirty_cards: frozenset[str] = frozenset()
     facts_changed: bool = False
     _view: NodeView | None = None
+    _view_facts: dict[str, Any] | None = None
     _health: dict[str, TaskHealth] | None = None
 
     def changed(self) -> None:
-        """The view has to be made anew."""
-        self._view = None
+        """Something that the view shows has changed."""
+        self._view = self._view_facts = None
 
     def view(self) -> NodeView:
         if self._view is None:
-            self._view = _view(self)
+            if self._view_facts is None:
+                self._view_facts = _view_facts(self)
+            self._view = NodeView(**self._view_facts, **_moving(self))
         return self._view
 
     def task_health(self) -> dict[str, TaskHealth]:
@@ -86,6 +89,7 @@ def merge(held: Held, beat: Heartbeat) -> list[str]:
     """Take a newer beat in; returns the sections that must be sent in full."""
     send_full: list[str] = []
     before = held.beat
+    changed = False
     sections, digests = held.sections, held.digests
     for name in UNCHANGING:
         value = getattr(beat, name)
@@ -98,7 +102,7 @@ def merge(held: Held, beat: Heartbeat) -> list[str]:
                 continue
         if value is not None:
             if claimed is None or digests.get(name) != claimed or name not in sections:
-                held.facts_changed = True
+                changed = True
                 sections[name] = value
             elif name == "host":
                 sections[name] = value
@@ -108,22 +112,37 @@ def merge(held: Held, beat: Heartbeat) -> list[str]:
                 digests[name] = claimed
         elif claimed is None:
             if sections.pop(name, None) is not None:
-                held.facts_changed = True
+                changed = True
             digests.pop(name, None)
         elif digests.get(name) != claimed:
             send_full.append(name)
-    if not held.facts_changed:
-        held.facts_changed = (
-            before is None
-            or any(getattr(before, name) != getattr(beat, name) for name in KEPT if name != "agent")
-            or build_of(before) != build_of(beat)
-        )
+    if before is None or _differ(before, beat):
+        changed = True
+    if changed:
+        held.facts_changed = True
+    dirty = _dirty(beat)
+    if changed or dirty != held.dirty_cards:
+        held.dirty_cards = dirty
+        held._view_facts = None
     held.beat = beat
     held.run, held.seq = beat.run, beat.seq
     held.leaving = beat.leaving
-    held.dirty_cards = _dirty(beat)
     held._view = held._health = None
     return send_full
+
+
+def _differ(before: Heartbeat, beat: Heartbeat) -> bool:
+    """Whether a member that is stored with the facts has changed; of the slots only how many there are."""
+    return (
+        before.docker != beat.docker
+        or before.exec_mode != beat.exec_mode
+        or before.drivers != beat.drivers
+        or before.labels != beat.labels
+        or before.gpu_capabilities != beat.gpu_capabilities
+        or before.gpu_detection != beat.gpu_detection
+        or (before.slots.total if before.slots else None) != (beat.slots.total if beat.slots else None)
+        or build_of(before) != build_of(beat)
+    )
 
 
 def build_of(beat: Heartbeat | None) -> tuple[Any, ...] | None:
@@ -164,7 +183,9 @@ def restored(stored: dict[str, Any], node_id: str, instance_id: str | None, run:
 
 
 def _is_full(host: Host) -> bool:
-    return any(getattr(host, name) is not None for name in _HOST_FACTS)
+    return (host.hostname is not None or host.os is not None or host.cpu_cores is not None) or any(
+        getattr(host, name) is not None for name in _HOST_FACTS
+    )
 
 
 def _merge_load(sections: dict[str, Any], load: Host) -> None:
@@ -187,48 +208,51 @@ def _dirty(beat: Heartbeat) -> frozenset[str]:
     return frozenset(held)
 
 
-def _view(held: Held) -> NodeView:
-    beat = held.beat
+def _view_facts(held: Held) -> dict[str, Any]:
+    """The members of the view that stay from beat to beat."""
     sections = held.sections
     host: Host = sections.get("host") or _NO_HOST
-    gpus: tuple[Gpu, ...] = tuple(sections.get("gpus") or ())
-    gone = card_rules.unlisted(held.cards)
-    if gone:
-        gpus += tuple(gone)
+    beat = held.beat or _NO_BEAT
+    gpus: tuple[Gpu, ...] = (*(sections.get("gpus") or ()), *card_rules.unlisted(held.cards))
     topology = sections.get("gpu_topology")
     images = sections.get("images")
-    whole = beat if beat is not None else None
-    health: dict[str, CardHealth] = card_rules.health(held.cards, gpus, held.dirty_cards)
-    seen = held.seen_wall
-    return NodeView(
-        node_id=held.node_id,
-        state=held.state,
-        schedulable=held.cordon is None,
-        draining=held.draining,
-        cordon=held.cordon,
-        labels=(whole.labels if whole is not None else None) or {},
-        hostname=host.hostname,
-        mgmt_addr=host.mgmt_addr,
-        docker_available=whole.docker.available if whole is not None and whole.docker is not None else None,
-        exec_mode=whole.exec_mode if whole is not None else None,
-        process_driver="process" in ((whole.drivers if whole is not None else None) or ()),
-        slots_total=whole.slots.total if whole is not None and whole.slots is not None else 0,
-        cpu_cores=host.cpu_cores,
-        memory_total_mib=host.memory_total_mib,
-        gpus=gpus,
-        card_health=health,
-        capabilities={c.uuid: c for c in (whole.gpu_capabilities if whole is not None else None) or ()},
-        collector_failing=held.cards.collector_errors >= COLLECTOR_FAILING_AFTER,
-        nvlink_domains=tuple(frozenset(d) for d in topology.nvlink_domains) if topology is not None else (),
-        images=frozenset(images) if images is not None else None,
-        last_seen_at=times.from_epoch(seen) if seen is not None else None,
-        instance_id=held.instance_id,
-        run=held.run,
-        boot_id=held.boot_id,
-        live_task_ids=frozenset(whole.live_task_ids) if whole is not None and whole.live_task_ids is not None else None,
-    )
+    return {
+        "node_id": held.node_id,
+        "state": held.state,
+        "schedulable": held.cordon is None,
+        "draining": held.draining,
+        "cordon": held.cordon,
+        "labels": beat.labels or {},
+        "hostname": host.hostname,
+        "mgmt_addr": host.mgmt_addr,
+        "docker_available": beat.docker.available if beat.docker is not None else None,
+        "exec_mode": beat.exec_mode,
+        "process_driver": "process" in (beat.drivers or ()),
+        "slots_total": beat.slots.total if beat.slots is not None else 0,
+        "cpu_cores": host.cpu_cores,
+        "memory_total_mib": host.memory_total_mib,
+        "gpus": gpus,
+        "card_health": card_rules.health(held.cards, gpus, held.dirty_cards),
+        "capabilities": {entry.uuid: entry for entry in beat.gpu_capabilities or ()},
+        "collector_failing": held.cards.collector_errors >= COLLECTOR_FAILING_AFTER,
+        "nvlink_domains": tuple(frozenset(d) for d in topology.nvlink_domains) if topology is not None else (),
+        "images": frozenset(images) if images is not None else None,
+        "instance_id": held.instance_id,
+    }
+
+
+def _moving(held: Held) -> dict[str, Any]:
+    """The members of the view that every beat changes."""
+    live = held.beat.live_task_ids if held.beat is not None else None
+    return {
+        "last_seen_at": times.from_epoch(held.seen_wall) if held.seen_wall is not None else None,
+        "run": held.run,
+        "boot_id": held.boot_id,
+        "live_task_ids": frozenset(live) if live is not None else None,
+    }
 
 
 _NO_HOST = Host()
+_NO_BEAT = Heartbeat(0, "", "", 0, 0)
 COLLECTOR_FAILING_AFTER = 3
 """Beats in a row whose collector failed as a whole; from then on the node gets no new card work."""

@@ -82,7 +82,10 @@ class Presence:
                 return []
             before, fabrics = build_of(held.beat), held.sections.get("fabrics")
             send_full = merge(held, beat)
-            held.cards, changes = card_rules.advance(held.cards, observation(held), self._limits)
+            cards, changes = card_rules.advance(held.cards, observation(held), self._limits)
+            if cards is not held.cards:
+                held.cards = cards
+                held.changed()
             noted = [Noted(node_id, change) for change in changes]
             after = build_of(beat)
             if before is not None and after is not None and before != after:
@@ -95,15 +98,15 @@ class Presence:
                 self.facts_version += 1
                 wake = True
             view = held.view()
-        for listener in self._listeners:
-            listener(node_id, view, beat)
+            for listener in self._listeners:
+                listener(node_id, view, beat)
         if wake or noted:
             self._wake()
         return send_full
 
     def on_beat(self, listener: Listener) -> None:
-        """``listener(node_id, view, beat)`` runs in the request's thread after each newer beat; it must only
-        enqueue."""
+        """``listener(node_id, view, beat)`` runs in the request's thread after each newer beat, one beat of a
+        node at a time; it must only enqueue."""
         self._listeners.append(listener)
 
     def on_wake(self, call: Callable[[], None]) -> None:
