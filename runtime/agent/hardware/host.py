@@ -37,6 +37,7 @@ class HostReader:
         self._macs: Optional[list[str]] = None
         self._ips: Optional[list[str]] = None
         self._mgmt_addr: Optional[str] = mgmt_addr
+        self._read_addresses(ask_names=False)
         psutil.cpu_percent(interval=None)  # the first reading starts the measurement
 
     def facts(self) -> Host:
@@ -56,7 +57,7 @@ class HostReader:
     def read(self) -> Host:
         """Facts and load now; may hang with a disk or a name server."""
         if self._readings % ADDRESSES_EVERY == 0:
-            self._read_addresses()
+            self._read_addresses(ask_names=True)
         self._readings += 1
         memory = self._psutil.virtual_memory()
         return replace(
@@ -68,9 +69,9 @@ class HostReader:
             uptime_s=uptime_s(),
         )
 
-    def _read_addresses(self) -> None:
+    def _read_addresses(self, *, ask_names: bool) -> None:
         if self._configured_addr is None:
-            self._mgmt_addr = route_source(*self._server)
+            self._mgmt_addr = route_source(*self._server, ask_names=ask_names)
         macs: set[str] = set()
         ips: set[str] = set()
         try:
@@ -138,10 +139,14 @@ def disks(paths: list[str]) -> list[Disk]:
     return found
 
 
-def route_source(host: str, port: int) -> Optional[str]:
-    """The own address from which ``host`` is reached; nothing is sent. None when there is no route."""
+def route_source(host: str, port: int, *, ask_names: bool = True) -> Optional[str]:
+    """The own address from which ``host`` is reached; nothing is sent there. None when there is no route.
+
+    ``ask_names`` False: no name server is asked, so a host that is a name gives None.
+    """
+    flags = 0 if ask_names else socket.AI_NUMERICHOST
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0]).split("%")[0]

@@ -395,11 +395,10 @@ def _root_cause(error: BaseException) -> str:
         seen.add(id(cause))
         inner = getattr(cause, "reason", None)
         if not isinstance(inner, BaseException):
-            inner = next((arg for arg in cause.args if isinstance(arg, BaseException)), None)
-        if inner is None:
-            break
-        cause = inner
-    text = str(cause).split("\n", 1)[0]
+            inner = next((arg for arg in cause.args if isinstance(arg, BaseException)), cause.__cause__)
+        cause = inner if inner is not None else cause
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return cause.verify_message
     if isinstance(cause, OSError) and cause.strerror:
-        text = cause.strerror
-    return text.rsplit(">: ", 1)[-1] or type(cause).__name__
+        return cause.strerror
+    return str(cause).split("\n", 1)[0] or type(cause).__name__

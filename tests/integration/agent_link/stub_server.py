@@ -82,6 +82,9 @@ class StubServer:
         threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
 
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
+        if self.closing.is_set():
+            handler.close_connection = True  # a connection that was kept from before
+            return
         length = int(handler.headers.get("Content-Length") or 0)
         raw = handler.rfile.read(length)
         path = handler.path.split("?")[0]
