@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 from runtime.cli.client import Answer, Client, part
@@ -18,7 +18,7 @@ from runtime.protocol.codec import decode
 from runtime.protocol.reasons import EXIT_TIMEOUT, Reason
 from runtime.protocol.routes import TASKS
 from runtime.protocol.states import TERMINAL, Status
-from runtime.protocol.tasks import LogText
+from runtime.protocol.tasks import LOG_TAIL_BYTES, LogText
 
 POLL_S = 0.5
 PATIENCE_S = 60.0
@@ -58,6 +58,23 @@ def end_sentence(task: Mapping[str, Any]) -> str:
     return " ".join(words) + (f": {task['error']}" if task.get("error") else "")
 
 
+_ANCHOR = 64
+"""So many equal characters in a row are no coincidence."""
+
+
+def unseen(shown: str, tail: str) -> Optional[str]:
+    """What of ``tail``, the last of the output, comes after ``shown``; None when the two do not meet."""
+    if tail.startswith(shown):
+        return tail[len(shown) :]
+    anchor = tail[:_ANCHOR]
+    at = shown.find(anchor)
+    while at >= 0:
+        if tail.startswith(shown[at:]):
+            return tail[len(shown) - at :]
+        at = shown.find(anchor, at + 1)
+    return None
+
+
 @dataclass
 class LogReader:
     """Reads one task's log from where it stopped last. Positions are raw bytes of one attempt's output."""
@@ -67,6 +84,7 @@ class LogReader:
     write: Callable[[str], None]
     attempt: Optional[int] = None
     position: int = 0
+    _shown: str = field(default="", repr=False)
 
     def read(self, *, follow: bool) -> bool:
         """Write what is new; False when nothing was. A gap is said on standard error, never passed over."""
@@ -89,11 +107,24 @@ class LogReader:
             text = text.encode()[self.position - log.start :].decode("utf-8", "replace")
         self.position = max(self.position, log.end)
         if text:
-            self.write(text)
+            self._write(text)
         return bool(text)
 
+    def finish(self, log_tail: Optional[str]) -> None:
+        """Write what only the report of the end carried: what was sent live may lack the last words."""
+        tail = (log_tail or "").lstrip("\ufffd")  # the cut may have gone through a character
+        rest = unseen(self._shown, tail)
+        if rest is None:
+            say("[output may be missing here; what follows is the end of it]")
+        self._write(tail if rest is None else rest)
+
     def next_attempt(self, attempt: int) -> None:
-        self.attempt, self.position = attempt, 0
+        self.attempt, self.position, self._shown = attempt, 0, ""
+
+    def _write(self, text: str) -> None:
+        if text:
+            self.write(text)
+            self._shown = (self._shown + text)[-2 * LOG_TAIL_BYTES :]
 
 
 class Watcher:
@@ -162,5 +193,4 @@ class Watcher:
             return
         while log.read(follow=False):
             pass
-        if log.position == 0 and task.get("log_tail"):
-            log.write(str(task["log_tail"]))  # ended before anything was sent live; the report carries the tail
+        log.finish(task.get("log_tail"))

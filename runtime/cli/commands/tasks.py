@@ -110,16 +110,17 @@ def logs(call: Invocation, task_id: str, follow: bool, tail: Optional[int], atte
     if call.output != "table":
         emit(answer, call.output, lambda _: None)
         return
-    reader = LogReader(call.client, task_id, _write)
     log = decode(LogText, answer.body)
-    if tail is not None:
-        lines = log.data.splitlines(keepends=True)
-        _write("".join(lines[max(0, len(lines) - tail) :]))
-        reader.position = log.end
-    else:
-        reader.take(log)
+    pieces: list[str] = []
+    reader = LogReader(call.client, task_id, pieces.append)
+    reader.take(log)
+    task = call.client.get(f"{TASKS}/{part(task_id)}").body
+    if has_ended(task) and log.attempt == task.get("attempt"):
+        reader.finish(task.get("log_tail"))
+    lines = "".join(pieces).splitlines(keepends=True)
+    _write("".join(lines if tail is None else lines[max(0, len(lines) - tail) :]))
     if follow:
-        reader.attempt = log.attempt
+        reader.attempt, reader.write = log.attempt, _write
         say(end_sentence(Watcher(call.client, task_id, log=reader).until_ended().body))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import yaml
 
 from runtime.protocol.names import is_task_id
-from tests.integration.cli.conftest import TOKEN, Cli
+from tests.integration.cli.conftest import PROGRAM, TOKEN, Cli
 from tests.integration.cli.plane import Reply, ScriptedPlane, problem, reply
 
 NODE: dict[str, Any] = {
@@ -356,6 +358,40 @@ def test_a_task_that_ends_before_its_log_was_read_shows_the_tail(cli: Cli, plane
     assert cli("tasks", "run", "--image", "a", "--follow").stdout == "the last words\n"
 
 
+def test_the_last_words_of_an_ended_task_come_from_its_report(cli: Cli, plane: ScriptedPlane) -> None:
+    """What was sent live ends where the reader's interest was heard of too late, or the stream was cut."""
+    ended = {**TASK, "id": "t1", "attempt": 1, "status": "failed", "exit_code": 1, "log_tail": "one\ntwo\nthree\n"}
+    plane.on("GET", "/api/v1/tasks/t1", reply(ended))
+    plane.on("GET", "/api/v1/tasks/t1/logs", chunk(0, "one\ntw"))
+    assert cli("tasks", "logs", "t1").stdout == "one\ntwo\nthree\n"
+    assert cli("tasks", "logs", "t1", "--tail", "1").stdout == "three\n"
+    plane.on("GET", "/api/v1/tasks/t1/logs", chunk(0, ""))
+    assert cli("tasks", "logs", "t1").stdout == "one\ntwo\nthree\n"
+    plane.on("GET", "/api/v1/tasks/t1/logs", chunk(0, "something else\n"))
+    done = cli("tasks", "logs", "t1")
+    assert done.stdout == "something else\none\ntwo\nthree\n"
+    assert "[output may be missing here" in done.stderr
+
+
+def test_a_watcher_that_is_interrupted_leaves_the_task_alone(cli: Cli, plane: ScriptedPlane) -> None:
+    plane.on("POST", "/api/v1/tasks", reply({**TASK, "id": "t1"}, 201))
+    plane.on("GET", "/api/v1/tasks/t1", reply({**TASK, "id": "t1"}))
+    with subprocess.Popen(
+        [str(PROGRAM), "tasks", "run", "--image", "a", "--wait"], env=cli.variables(), stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        seen = process.stderr.readline() + process.stderr.readline()
+        assert b"running on" in seen
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(30) == 130
+    assert b"goes on" in rest
+    assert {(asked.method, asked.path) for asked in plane.asked} == {
+        ("POST", "/api/v1/tasks"),
+        ("GET", "/api/v1/tasks/t1"),
+    }
+
+
 def test_following_as_json_ends_with_the_task_alone(cli: Cli, plane: ScriptedPlane) -> None:
     ended = {**TASK, "id": "t1", "attempt": 1, "status": "completed", "exit_code": 0}
     plane.on("POST", "/api/v1/tasks", reply(ended, 201))
@@ -377,6 +413,7 @@ def test_the_watcher_outlives_an_outage(cli: Cli, plane: ScriptedPlane) -> None:
 
 def test_logs_as_text_with_a_tail_and_as_json(cli: Cli, plane: ScriptedPlane) -> None:
     plane.on("GET", "/api/v1/tasks/t1/logs", chunk(0, "1\n2\n3\n"))
+    plane.on("GET", "/api/v1/tasks/t1", reply({**TASK, "id": "t1", "attempt": 1}))
     assert cli("tasks", "logs", "t1").stdout == "1\n2\n3\n"
     assert cli("tasks", "logs", "t1", "--tail", "2").stdout == "2\n3\n"
     assert cli("tasks", "logs", "t1", "--tail", "0").stdout == ""

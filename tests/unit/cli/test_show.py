@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runtime.cli import show
 from runtime.cli.errors import ExitCode, exit_code_of
-from runtime.cli.follow import end_sentence
+from runtime.cli.follow import end_sentence, unseen
 from runtime.cli.output import NARROWEST, fit, printable
 from runtime.protocol.problems import CODES, ProblemDocument
 from runtime.protocol.times import to_wire
@@ -102,3 +102,26 @@ def test_the_sentence_of_an_end() -> None:
     task = {"id": "t1", "status": "failed", "reason": "exited", "exit_code": 3, "node_id": "n1", "error": "no input"}
     assert end_sentence(task) == "task t1 failed (exited) with exit code 3 on n1: no input"
     assert end_sentence({"id": "t1", "status": "cancelled"}) == "task t1 cancelled"
+
+
+LONG = "".join(f"line {n}\n" for n in range(40))
+
+
+@pytest.mark.parametrize(
+    ("shown", "tail", "rest"),
+    [
+        ("", "", ""),
+        ("", "all", "all"),
+        ("all", "all", ""),
+        ("on", "one", "e"),
+        ("gone " + LONG, LONG, ""),
+        ("gone " + LONG, LONG + "more", "more"),
+        ("x" * 300, "x" * 200, ""),
+        (LONG + LONG[:100], LONG, LONG[100:]),
+        ("other", "one", None),
+        ("one\n", "", ""),
+        ("x", "y", None),
+    ],
+)
+def test_what_a_report_adds_to_what_was_shown(shown: str, tail: str, rest: str | None) -> None:
+    assert unseen(shown, tail) == rest
