@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime.protocol import codec, times
 from runtime.protocol.heartbeat import UNCHANGING, Gpu, Heartbeat, Host, TaskHealth
-from runtime.protocol.nodes import CardHealth, Cordon, NodeState
+from runtime.protocol.nodes import Cordon, NodeState
 from runtime.server.services import cards as card_rules
 from runtime.server.services.node_view import NodeView
 

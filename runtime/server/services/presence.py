@@ -176,6 +176,7 @@ class Presence:
             if held is not None:
                 held.cordon, held.draining = cordon, draining
                 held.drain_deadline, held.drain_then = deadline, then
+        self.facts_version += 1
         self._wake()
 
     def released(self, node_id: str) -> None:
