@@ -25,9 +25,9 @@ def measure() -> list[Figure]:
     builds = fleet.agent_builds(Progress())
     plane.start()
     fleet.publish_builds(plane, builds)
-    fleet.install(plane, lab.nodes[0])
+    fleet.install(plane, lab.node(1))
     fleet.wait_online(plane, 1)
-    client = lab.nodes[0].docker_client()
+    client = lab.node(1).docker_client()
     ours, reference = [], []
     for number in range(ROUNDS + 2):
         began = time.time()
@@ -37,7 +37,14 @@ def measure() -> list[Figure]:
         client.api.remove_container(made["Id"], force=True)
 
         task_id = f"bench-start-{number}-{int(began)}"
-        body = {"id": task_id, "name": "bench", "image": lab.task_image, "command": ["forever"], "stop_grace_s": 0}
+        body = {
+            "id": task_id,
+            "name": "bench",
+            "image": lab.task_image,
+            "command": ["forever"],
+            "stop_grace_s": 0,
+            "node_id": lab.node(1).name,
+        }
         began = time.time()
         status, answer = plane.request("POST", "/api/v1/tasks", body)
         if status != 201:
