@@ -144,7 +144,7 @@ TASKS = (
         "Read a task; its secrets come with the claim's own token only",
         EITHER,
         {200: Task},
-        codes=("task_not_found",),
+        codes=("task_not_found", "database_rolled_back"),
         parameters=(Parameter(routes.HEADER_CLAIM, {"type": "string"}, "header"),),
     ),
     Operation(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import timedelta
 
 import flask
@@ -84,7 +86,7 @@ def _listed_for_agent(who: AgentCaller) -> flask.Response:
 @blueprint.get(f"{routes.TASKS}/<task_id>")
 def get(task_id: str) -> flask.Response:
     who = either()
-    with parts().db.read() as connection:
+    with _unknown_while_rolled_back(), parts().db.read() as connection:
         row = rows.find(connection, task_id)
         (stored,) = view.read(connection, [row])
     if isinstance(who, Operator):
@@ -101,15 +103,16 @@ def update(task_id: str) -> flask.Response:
     who = agent_caller()
     body = validation.parse(TaskUpdate, flask.request.get_data(), code="invalid_task")
     who.require_scope(body.node_id)
-    answer = report.report(
-        parts().db,
-        _reporter(who),
-        task_id,
-        body,
-        now(),
-        forget=parts().board.forget,
-        cordoned=parts().presence.set_cordon,
-    )
+    with _unknown_while_rolled_back():
+        answer = report.report(
+            parts().db,
+            _reporter(who),
+            task_id,
+            body,
+            now(),
+            forget=parts().board.forget,
+            cordoned=parts().presence.set_cordon,
+        )
     return _reported(answer)
 
 
@@ -120,14 +123,17 @@ def reclaim(task_id: str) -> flask.Response:
     who.require_scope(body.node_id)
     if body.instance_id != who.instance_id:
         raise Problem("instance_mismatch", f"The body speaks for instance {body.instance_id}, the header for another.")
-    return _reported(report.reclaim(parts().db, _reporter(who), task_id, body))
+    with _unknown_while_rolled_back():
+        answer = report.reclaim(parts().db, _reporter(who), task_id, body)
+    return _reported(answer)
 
 
 @blueprint.post(f"{routes.TASKS}/<task_id>/checkpoint-resume")
 def checkpoint_resume(task_id: str) -> tuple[str, int]:
     who = agent_caller()
     body = validation.parse(CheckpointResume, flask.request.get_data(), code="invalid_task")
-    report.note_checkpoint(parts().db, _reporter(who), task_id, body)
+    with _unknown_while_rolled_back():
+        report.note_checkpoint(parts().db, _reporter(who), task_id, body)
     return "", 204
 
 
@@ -135,7 +141,8 @@ def checkpoint_resume(task_id: str) -> tuple[str, int]:
 def append_logs(task_id: str) -> tuple[str, int]:
     who = agent_caller()
     body = validation.parse(LogChunk, flask.request.get_data(), code="invalid_task")
-    logs.append(parts().db, _reporter(who), task_id, body)
+    with _unknown_while_rolled_back():
+        logs.append(parts().db, _reporter(who), task_id, body)
     return "", 204
 
 
@@ -170,6 +177,21 @@ def delete(task_id: str) -> Answer | tuple[str, int]:
     who = operator("admin")
     left = operate.delete(parts().db, task_id, who.name, now(), force=query.flag("force"), forget=parts().board.forget)
     return ("", 204) if left is None else (_task(left), 202)
+
+
+@contextlib.contextmanager
+def _unknown_while_rolled_back() -> Iterator[None]:
+    """While the database is known to be put back, a task that it does not hold may well exist."""
+    try:
+        yield
+    except Problem as problem:
+        if problem.code == "task_not_found" and parts().rollback.active:
+            raise Problem(
+                "database_rolled_back",
+                "The control plane's database was put back, so it cannot say whether this task exists; keep what "
+                "you have until an operator has accepted it.",
+            ) from None
+        raise
 
 
 def _reporter(who: AgentCaller) -> report.Reporter:

@@ -168,6 +168,20 @@ def test_nothing_is_placed_while_the_database_is_known_to_be_put_back(quiet: Pla
     assert round_of(quiet) == 1
 
 
+def test_an_unknown_task_is_no_deleted_one_while_the_database_is_known_to_be_put_back(quiet: Plane) -> None:
+    node = quiet.node()
+    assert node.task("t1")[1]["code"] == "task_not_found"
+    node.beat(seen_revision=quiet.parts.db.revision + 1000)
+    answers = [
+        node.task("t1"),
+        node.put("t1", 1, "token-token", "running", "completed", exit_code=0),
+        node.call(
+            "POST", "/api/v1/tasks/t1/logs", {"attempt": 1, "claim_token": "t" * 8, "from": 0, "to": 0, "data": ""}
+        ),
+    ]
+    assert [(status, refusal["code"]) for status, refusal in answers] == [(503, "database_rolled_back")] * 3
+
+
 def test_a_round_over_nothing_changes_nothing(quiet: Plane) -> None:
     quiet.node()
     revision = quiet.parts.db.revision

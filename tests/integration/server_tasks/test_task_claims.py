@@ -188,6 +188,9 @@ def test_a_claim_of_another_instance_is_not_ones_own(plane: Plane) -> None:
         connection.execute(sa.update(tasks).values(claim_instance="another-instance"))
     status, refusal = node.put("t1", attempt, token, "running", "completed", exit_code=0)
     assert (status, refusal["claim_token_matches"]) == (409, False)
+    body = {"node_id": "gpu-a", "instance_id": node.instance_id, "attempt": attempt, "claim_token": token}
+    status, refusal = node.call("POST", "/api/v1/tasks/t1/reclaim", body)
+    assert (status, refusal["claim_token_matches"]) == (409, False), "nor can it be taken"
     assert plane.task("t1")["status"] == "running"
 
 
