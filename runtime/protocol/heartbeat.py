@@ -264,7 +264,7 @@ class Heartbeat:
     sent_at: Optional[str] = None
     leaving: bool = False
     seen_revision: Optional[int] = None
-    seen_control_plane_id: Annotated[Optional[str], "whose revision that was: a fresh database must not judge by it"] = None
+    seen_control_plane_id: Annotated[Optional[str], "whose revision that was"] = None
     agent: Optional[AgentBuild] = None
     host: Optional[Host] = None
     docker: Optional[DockerState] = None
