@@ -19,7 +19,7 @@ from runtime.server.validation import adapter
 from tests.unit.protocol.bodies import BODIES, instances, with_strangers
 
 by_body = pytest.mark.parametrize("cls", BODIES, ids=lambda cls: cls.__name__)
-few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def through_json(value: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.protocol.times import from_wire, now, to_wire
+from runtime.protocol.times import from_epoch, from_wire, now, to_wire
 
 UTC = timezone.utc
 
@@ -51,3 +51,7 @@ def test_texts_sort_as_moments_do(moments: list[datetime]) -> None:
     """The database compares them as text."""
     texts = [to_wire(moment) for moment in moments]
     assert sorted(texts) == [to_wire(moment) for moment in sorted(moments)]
+
+
+def test_a_reading_of_the_wall_clock_is_a_moment_in_utc() -> None:
+    assert to_wire(from_epoch(1772366400.25)) == "2026-03-01T12:00:00.250Z"
