@@ -1,0 +1,76 @@
+"""Two server processes' worth of parts on one PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.postgres import Postgres
+from tests.integration.server_core.plane import FULL, UNCHANGED, Agent, Plane, running, wait_until
+
+
+@pytest.fixture
+def pair(tmp_path: Path, postgres: Postgres) -> Iterator[tuple[Plane, Plane]]:
+    with postgres.database() as url, contextlib.ExitStack() as stack:
+        yield (
+            stack.enter_context(running(tmp_path, database_url=url)),
+            stack.enter_context(running(tmp_path, database_url=url)),
+        )
+
+
+def through(plane: Plane, agent: Agent) -> Agent:
+    agent.plane = plane
+    return agent
+
+
+def test_both_are_one_control_plane(pair: tuple[Plane, Plane]) -> None:
+    first, second = pair
+    agent = Agent(first)
+    answer = agent.beat(**FULL)
+    assert answer.status == 200
+    # The other process knows the binding before it has heard the node itself.
+    pending = second.call("GET", "/api/v1/agent/pending?node_id=gpu-a", headers=agent.headers)
+    assert pending.status == 200
+    other = Agent(second, instance_id="22222222-aaaa", fingerprint="machine-2")
+    assert other.beat(**FULL).code == "node_id_in_use"
+    assert through(second, agent).beat(**UNCHANGED).status == 200
+    assert second.parts.db.control_plane_id == answer.body["control_plane_id"]
+
+
+def test_a_node_heard_here_is_seen_there(pair: tuple[Plane, Plane]) -> None:
+    first, second = pair
+    Agent(first).beat(**FULL)
+    wait_until(lambda: second.parts.presence.view("gpu-a") is not None, "the other process sees the node")
+    view = second.parts.presence.view("gpu-a")
+    assert view is not None
+    assert (view.hostname, [gpu.uuid for gpu in view.gpus]) == ("host-a", ["GPU-a", "GPU-b"])
+
+
+def test_a_task_made_here_is_heard_of_there(pair: tuple[Plane, Plane]) -> None:
+    first, second = pair
+    agent = Agent(first)
+    agent.beat(**FULL)
+    made = second.operator("POST", "/api/v1/tasks", {"name": "t", "image": "registry/one:1"})
+    assert made.status == 201
+    for plane in pair:
+        through(plane, agent)
+        wait_until(
+            lambda: [intent["uid"] for intent in agent.beat(**UNCHANGED).body["intents"]] == [made.body["uid"]],
+            "the node hears of it",
+        )
+
+
+def test_one_leads_and_the_other_takes_over(pair: tuple[Plane, Plane]) -> None:
+    first, second = pair
+    leaders = [plane.parts.background._leader for plane in pair if plane.parts.background is not None]
+    wait_until(lambda: sum(leader._connection is not None for leader in leaders) == 1, "one of them leads")
+    led = first if leaders[0]._connection is not None else second
+    rest = second if led is first else first
+    led.parts.stop()
+    agent = Agent(rest)
+    agent.beat(**FULL)
+    rest.operator("POST", "/api/v1/tasks", {"name": "t", "image": "registry/one:1"})
+    wait_until(lambda: agent.beat(**UNCHANGED).body["intents"], "the other places the task")
