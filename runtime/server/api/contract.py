@@ -41,6 +41,7 @@ from runtime.protocol.tasks import (
     TaskSpec,
     TaskUpdate,
 )
+from runtime.protocol.why import Why
 from runtime.server.services.builds import SCRIPTS
 
 Schema = dict[str, Any]
@@ -146,6 +147,14 @@ TASKS = (
         {200: Task},
         codes=("task_not_found", "database_rolled_back"),
         parameters=(Parameter(routes.HEADER_CLAIM, {"type": "string"}, "header"),),
+    ),
+    Operation(
+        "get",
+        f"{_TASK}/why",
+        "Why a task is where it is: every constraint on every node, the nearest miss first",
+        OPERATOR,
+        {200: Why},
+        codes=("task_not_found",),
     ),
     Operation(
         "put",

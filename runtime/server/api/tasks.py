@@ -19,7 +19,7 @@ from runtime.server.api import query
 from runtime.server.auth import AgentCaller, Operator, agent_caller, either, operator, parts
 from runtime.server.services import logs
 from runtime.server.services.tasks import create as creation
-from runtime.server.services.tasks import listing, operate, report, rows, view
+from runtime.server.services.tasks import listing, operate, report, rows, view, why
 from runtime.server.services.tasks.check import LABEL, LABEL_VALUE
 from runtime.server.services.tasks.fleet import vendors_of
 
@@ -164,6 +164,14 @@ def read_logs(task_id: str) -> flask.Response:
         until = to_wire(now() + timedelta(seconds=FOLLOW_S))
         parts().board.want_logs(task_id, attempt, FOLLOW_TAIL_BYTES, until)
     return flask.jsonify(encode(text))
+
+
+@blueprint.get(f"{routes.TASKS}/<task_id>/why")
+def why_task(task_id: str) -> flask.Response:
+    operator("viewer")
+    settings, views = parts().settings, parts().presence.views()
+    with parts().db.read() as connection:
+        return flask.jsonify(encode(why.of_task(connection, task_id, views, settings.mps_max, now())))
 
 
 @blueprint.post(f"{routes.TASKS}/<task_id>/<any(stop, sleep, wake, reschedule):action>")

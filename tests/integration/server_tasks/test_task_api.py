@@ -269,3 +269,17 @@ def test_the_last_mebibyte_of_a_log_is_kept(plane: Plane) -> None:
 
 def test_the_key_is_not_needed_to_be_told_apart(plane: Plane) -> None:
     assert KEY not in str(plane.get("/openapi.json"))
+
+
+def test_why_a_task_is_where_it_is(any_plane: Plane) -> None:
+    node = any_plane.node(cards=1)
+    any_plane.create("t1", gpus={"count": 2, "vendor": "nvidia"})
+    why = any_plane.get("/api/v1/tasks/t1/why")
+    assert (why["subject"], why["state"], why["fits"]) == ({"kind": "task", "id": "t1"}, "pending", False)
+    assert why["smallest_change"]["node_id"] == "gpu-a"
+    assert [one["code"] for one in why["nodes"][0]["constraints"] if not one["ok"]][-1] == "free"
+    attempt, token = any_plane.running(node, "t2")
+    assert any_plane.get("/api/v1/tasks/t2/why")["summary"] == "gpu-a holds it."
+    node.put("t2", attempt, token, "running", "completed", exit_code=0)
+    assert any_plane.get("/api/v1/tasks/t2/why")["summary"] == "It ended as completed (exited)."
+    assert any_plane.call("GET", "/api/v1/tasks/missing/why")[0] == 404

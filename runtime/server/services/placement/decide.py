@@ -1,8 +1,9 @@
 """Where pending tasks go: a pure decision over one snapshot.
 
-Highest priority first, oldest first, each to the first node that fits, the least busy first. Tasks that need the same look at each
-node once: what does not change during a decision (labels, vendors, health) is asked once per need and node,
-and a node that has too little left for a need is not asked for that need again, since nothing grows meanwhile.
+Highest priority first, oldest first, each to the first node that fits; nodes in the order of how busy they were
+when the decision began. Tasks that need the same look at each node once: what does not change during a decision
+(labels, vendors, health) is asked once per need and node, and a node that has too little left for a need is not
+asked for that need again, since nothing grows meanwhile.
 """
 
 from __future__ import annotations

@@ -56,19 +56,30 @@ def read(connection: sa.Connection, now: datetime) -> Snapshot:
     if not waiting and not sleepers:
         return Snapshot([], [], [], [])
     excluded = _exclusions(connection, now)
-    candidates = [
-        Candidate(
-            row.uid,
-            row.id,
-            row.attempt,
-            row.priority,
-            row.created_at,
-            need_of(row.spec),
-            excluded.get(row.uid, frozenset()),
-        )
-        for row in waiting
-    ]
+    candidates = [_candidate(row, excluded) for row in waiting]
     return Snapshot(candidates, sleepers, occupants(connection), held_cards(connection))
+
+
+def sites(connection: sa.Connection, views: Iterable[NodeView], mps_max: int) -> dict[str, Site]:
+    """Every node with what is left of it now."""
+    return sites_of(views, occupants(connection), held_cards(connection), mps_max)
+
+
+def candidate(connection: sa.Connection, row: sa.RowMapping, now: datetime) -> Candidate:
+    """One waiting task, from its whole row."""
+    return _candidate(row, _exclusions(connection, now))
+
+
+def _candidate(row: sa.RowMapping, excluded: dict[str, frozenset[str]]) -> Candidate:
+    return Candidate(
+        row["uid"],
+        row["id"],
+        row["attempt"],
+        row["priority"],
+        row["created_at"],
+        need_of(row["spec"]),
+        excluded.get(row["uid"], frozenset()),
+    )
 
 
 def occupants(connection: sa.Connection) -> list[Occupant]:
@@ -84,11 +95,11 @@ def held_cards(connection: sa.Connection) -> list[Held]:
     return [Held(*row) for row in connection.execute(query)]
 
 
-def _waiting(connection: sa.Connection) -> list[sa.Row[Any]]:
+def _waiting(connection: sa.Connection) -> list[sa.RowMapping]:
     query = sa.select(
         tasks.c.uid, tasks.c.id, tasks.c.attempt, tasks.c.priority, tasks.c.created_at, tasks.c.spec
     ).where(tasks.c.status == Status.PENDING.value, tasks.c.desired == Desired.RUN.value)
-    return list(connection.execute(query))
+    return list(connection.execute(query).mappings())
 
 
 def _sleepers(connection: sa.Connection) -> list[Sleeper]:
