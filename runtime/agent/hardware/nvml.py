@@ -35,8 +35,9 @@ LINKER_CACHE = Path("/etc/ld.so.cache")
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 
-# The child gets the parent's import path as it is, so that it starts the same way from a checkout, a virtual
-# environment and a single-file build, without the start-up cost of any of them.
+# The child gets the parent's import path and where this package lies, so that it starts the same way from a
+# checkout, a virtual environment and a single-file build, without the start-up cost of any of them.
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 _START = (
     "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from runtime.agent.hardware.nvml_child import main; main()"
 )
@@ -104,7 +105,7 @@ class NvmlChild:
         self._rest = b""
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)],
+                [sys.executable, "-I", "-S", "-c", _START, json.dumps([_PACKAGE_ROOT, *sys.path])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from tests.lab.cards.state import default_state
 
 HEARTBEAT = "/api/v1/agent/heartbeat"
 KEY = "0123456789abcdef-system-key"
-AGENT = [sys.executable, "-m", "runtime.agent.main"]
+AGENT = [str(Path(sys.executable).with_name("heterofleet-agent"))]
 
 
 def environment(tmp_path, **more: str) -> dict[str, str]:
@@ -28,7 +28,12 @@ def environment(tmp_path, **more: str) -> dict[str, str]:
 
 def run(tmp_path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*AGENT, *arguments], env=environment(tmp_path, **more), capture_output=True, text=True, timeout=60
+        [*AGENT, *arguments],
+        env=environment(tmp_path, **more),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
@@ -53,6 +58,7 @@ def start(tmp_path):
         child = subprocess.Popen(
             [*AGENT, "run", *arguments],
             env=environment(tmp_path, **more),
+            cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

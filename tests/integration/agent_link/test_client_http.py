@@ -121,7 +121,6 @@ def test_calls_go_by_the_proxy_of_the_settings(server: StubServer) -> None:
     assert server.requests[0].path.startswith("http://10.255.255.1:3333/api/v1/agent/pending")
 
 
-@pytest.mark.case("FC-054")
 def test_a_server_that_never_answers_is_given_up_within_the_limit(server: StubServer) -> None:
     """What happened: the client waited for hours on a read that could never end."""
     server.answers[HEARTBEAT] = Reply(hang=60)

@@ -174,7 +174,6 @@ def test_virtual_cards_where_nothing_is(tmp_path, runner: ToolRunner, monkeypatc
     assert inventory.snapshot().source == "virtual"
 
 
-@pytest.mark.case("FC-047")
 def test_a_hung_driver_is_said_within_the_deadline_and_the_child_replaced(
     inventory: Inventory, cards: CardFile, runner: ToolRunner
 ) -> None:
