@@ -47,10 +47,10 @@ def test_a_pull_that_never_ends(plane: Plane, make_agent: Callable[..., Agent]) 
 @pytest.mark.parametrize(
     ("error", "reason", "tries"),
     [
-        ((403, "DENIED", "requested access to the resource is denied"), "registry_auth_failed", 1),
+        ((403, "DENIED", "denied"), "registry_auth_failed", 1),
         ((404, "MANIFEST_UNKNOWN", "manifest unknown"), "image_not_found", 1),
-        ((429, "TOOMANYREQUESTS", "slow down"), "image_pull_failed", 2),
-        ((503, "UNAVAILABLE", "service unavailable"), "image_pull_failed", 2),
+        ((429, "TOOMANYREQUESTS", "toomanyrequests"), "image_pull_failed", 2),
+        ((503, "UNAVAILABLE", "unavailable"), "image_pull_failed", 2),
     ],
 )
 def test_a_registry_that_refuses(
@@ -61,8 +61,7 @@ def test_a_registry_that_refuses(
         task_id = agent.submit("exit", "0", image=f"{registry.address}/{fresh()}:1")
         task = plane.ended(task_id)
         assert (task["status"], task["reason"]) == ("failed", reason)
-        assert error[2].split()[0] in task["error"].lower()
-        assert "pull of" in agent.log.read_text() or tries == 1
+        assert error[2] in task["error"].lower()
         assert agent.log.read_text().count("pull of") == (tries if tries > 1 else 0)
 
 
@@ -79,6 +78,7 @@ def test_a_private_image_and_its_credentials(plane: Plane, agent: Agent, lab: La
     auth = {"server": lab.registry.address, "username": lab.registry.user, "password": lab.registry.password}
     task_id = agent.submit("print", "from the private image", image=image, registry_auth=auth)
     assert plane.ended(task_id)["status"] == "completed"
+    agent.gone(task_id)
     engine.docker("rmi", image)
     again = agent.submit("exit", "0", image=image)
     assert plane.ended(again)["reason"] == "registry_auth_failed"
