@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from runtime.agent.drivers.errors import EngineRefused, EngineUnavailable, NotThere
+from runtime.agent.drivers.errors import EngineRefused, EngineUnavailable, NotThere, StreamSilent
 
 if TYPE_CHECKING:
     import requests
@@ -99,7 +99,7 @@ class DockerEngine:
         timeout_s: float,
     ) -> Iterator[bytes]:
         """The answer's body as it comes. ``on_open`` gets a function that ends the stream from any thread;
-        ``timeout_s`` bounds each silence. A stream that breaks raises EngineUnavailable."""
+        ``timeout_s`` bounds each silence: StreamSilent. A stream that breaks raises EngineUnavailable."""
         response = self.send(method, path, params=params, headers=headers, timeout_s=timeout_s, stream=True)
 
         def close() -> None:
@@ -116,6 +116,8 @@ class DockerEngine:
                     return
                 yield piece
         except no_answer() as error:
+            if is_timeout(error):
+                raise StreamSilent(f"nothing came for {timeout_s:g} s") from error
             raise EngineUnavailable(_short(error)) from error
         finally:
             response.close()
@@ -156,6 +158,14 @@ def no_answer() -> tuple[type[Exception], ...]:
     import urllib3.exceptions
 
     return (requests.RequestException, urllib3.exceptions.HTTPError, docker.errors.DockerException, OSError)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether the transport gave up waiting, rather than the other end."""
+    import requests
+    import urllib3.exceptions
+
+    return isinstance(error, (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError))
 
 
 def _message(response: requests.Response) -> str:

@@ -15,6 +15,10 @@ class EngineUnavailable(DriverError):
     """No usable answer. Whether the call had an effect is unknown."""
 
 
+class StreamSilent(EngineUnavailable):
+    """A stream said nothing for longer than its limit. The engine may be well."""
+
+
 class EngineRefused(DriverError):
     """The engine answered and said no; ``text`` is its own words, ``status`` the HTTP status."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import threading
 import time
 from collections import deque
@@ -23,9 +24,12 @@ from runtime.protocol.heartbeat import PullProgress
 from runtime.protocol.names import parse_image_reference
 from runtime.protocol.tasks import RegistryAuth
 
+log = logging.getLogger(__name__)
+
 LIST_S = 20.0
 TAIL_LINES = 20
 TAIL_LINE_CHARS = 300
+_HUB = {"index.docker.io": "docker.io", "registry-1.docker.io": "docker.io"}
 _DONE = ("Pull complete", "Already exists", "Download complete")
 
 
@@ -58,7 +62,10 @@ class DockerImages:
         return sorted(names)
 
     def pull(self, image: str, auth: Optional[RegistryAuth], stall_s: float, total_s: float) -> DockerPull:
-        """A pull that is ready to run; nothing is sent before its ``run``."""
+        """A pull that is ready to run; nothing is sent before its ``run``. Credentials go to their registry only."""
+        if auth is not None and not is_for(auth, image):
+            log.warning("the credentials for %s are not sent to the registry of %s", auth.server, image)
+            auth = None
         return DockerPull(self._engine, image, auth, stall_s, total_s, self._clock)
 
 
@@ -67,6 +74,13 @@ def _same(name: str, image: str) -> bool:
     if have.pull_name != want.pull_name:
         return False
     return have.digest == want.digest if want.digest else have.tag == want.tag
+
+
+def is_for(auth: RegistryAuth, image: str) -> bool:
+    """Whether these credentials are for the image's registry; scheme and path of ``server`` count for nothing."""
+    host = auth.server.partition("://")[2] or auth.server
+    host = host.partition("/")[0].lower()
+    return parse_image_reference(image).registry.lower() in (host, _HUB.get(host, host))
 
 
 def registry_header(auth: Optional[RegistryAuth]) -> dict[str, str]:

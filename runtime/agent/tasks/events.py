@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Callable, Optional
 
-from runtime.agent.drivers.errors import DriverError
+from runtime.agent.drivers.errors import DriverError, StreamSilent
 from runtime.agent.loop import Backoff
 
 if TYPE_CHECKING:
@@ -42,12 +42,20 @@ class EventThread:
             try:
                 for uid in self._parts.driver.events(self._opened):
                     pauses.reset()
+                    self._outages.alive()
                     self._on_event(uid)
+                self._ended()
+            except StreamSilent:
+                continue
             except DriverError as error:
                 log.debug("the engine's events ended: %s", error)
-            if self._stop.is_set():
-                return
+                self._ended()
             self._stop.wait(pauses.next())
+
+    def _ended(self) -> None:
+        """An engine that goes down closes its streams first and ends its containers after."""
+        if not self._stop.is_set():
+            self._outages.gone(noticed_at_once=True)
 
     def _opened(self, close: Callable[[], None]) -> None:
         self._close = close

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from runtime.agent.link.errors import LinkError, Refused
 from runtime.agent.tasks.classify import StopReason
+from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.reconcile import Server
-from runtime.agent.tasks.records import Key, Stage
+from runtime.agent.tasks.records import ClaimRecord, Key, Stage
 from runtime.agent.tasks.zombies import ServerWord, read_task
-from runtime.protocol.states import Desired
+from runtime.protocol.states import Desired, Status
+from runtime.protocol.tasks import Task, TaskSpec
 
 if TYPE_CHECKING:
-    from runtime.agent.tasks.held import Held
     from runtime.agent.tasks.parts import Claims, Parts
     from runtime.agent.tasks.way import Way
     from runtime.protocol.heartbeat import HeartbeatAnswer
-    from runtime.protocol.tasks import Task
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ QUIET_S = 10.0
 
 ASK_EVERY_S = 5.0
 REPORT_AGAIN_S = 5.0
+TELL_AGAIN_S = 30.0
 OPEN = (Stage.CLAIMED, Stage.CREATED, Stage.STARTING, Stage.RUNNING)
 ENDING = (Desired.STOP.value, Desired.DELETE.value)
 
@@ -54,6 +55,7 @@ class Intents:
             newest[key.uid] = max(key.attempt, newest.get(key.uid, -1))
         self._named = frozenset(wanted)
         self._word.heard(answer.control_plane_id, answer.revision)
+        self._tell_again(answer)
         for held in self._claims.all():
             if held.record.control_plane_id != answer.control_plane_id:
                 continue
@@ -72,6 +74,31 @@ class Intents:
                 elif now - held.taken_at >= QUIET_S and now - self._asked.get(held.key, -ASK_EVERY_S) >= ASK_EVERY_S:
                     self._asked[held.key] = now
                     self._ask_later(held)
+
+    def _tell_again(self, answer: HeartbeatAnswer) -> None:
+        """A server that counts on an attempt whose end it was told has lost what it was told: say it again."""
+        for intent in answer.intents:
+            key = Key(intent.uid, intent.attempt)
+            if intent.status != Status.RUNNING.value or self._claims.get(key) is not None:
+                continue
+            letter = self._parts.journal.letter(key)
+            if letter is None or letter.delivered_at is None or letter.control_plane_id != answer.control_plane_id:
+                continue
+            if self._parts.wall() - letter.delivered_at < TELL_AGAIN_S:
+                continue  # this answer may have been on its way before the end was stored
+            log.warning("task %s: the server has lost its end; it is told again", letter.task_id)
+            record = ClaimRecord(
+                key=key,
+                task_id=letter.task_id,
+                control_plane_id=letter.control_plane_id,
+                claim_token=letter.claim_token,
+                stage=Stage.CONCLUDED,
+                spec=TaskSpec(name=letter.task_id),
+            )
+            self._parts.journal.conclude(record, letter)
+            held = Held(record, taken_at=self._parts.clock())
+            if self._claims.add(held):
+                self._way.advance(held)
 
     def _ask_later(self, held: Held) -> None:
         self._parts.probes.submit(f"ask/{held.name}", lambda: self._ask(held))
