@@ -71,10 +71,16 @@ class Background:
             self._rounds.wake()
 
     def _sync_nodes(self) -> None:
-        since = self._synced_wall
+        presence, since = self._parts.presence, self._synced_wall
         self._synced_wall = time.time() - 2 * EVERY_S
-        for held in binding.load_all(self._parts.db, times.to_wire(times.from_epoch(since)) if since else None):
-            self._parts.presence.absorb(held)
+        # Taken before the read: a node that is registered meanwhile is missing from it, and not deleted.
+        before = presence.node_ids()
+        stored = binding.load_all(self._parts.db, times.to_wire(times.from_epoch(since)) if since else None)
+        for held in stored:
+            presence.absorb(held, with_state=not self._leader.leading)
+        if not since:
+            for node_id in set(before) - {held.node_id for held in stored}:
+                presence.forget(node_id)
 
     def _flush(self, _lag_s: float) -> None:
         flush(self._parts.db, self._parts.presence, hold_back=self._parts.rollback.active)

@@ -17,7 +17,7 @@ from runtime.server.services import registration
 from runtime.server.services.events import emit
 from runtime.server.services.held import Held, observation, restored
 from runtime.server.services.registration import KnownNode, Verdict
-from runtime.server.services.tasks.report import hand_over
+from runtime.server.services.tasks.claims import hand_over
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import nodes, tasks
 

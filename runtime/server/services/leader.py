@@ -28,6 +28,11 @@ class Leader:
         self._connection: sa.Connection | None = None
         self._tried_at = -RETRY_S
 
+    @property
+    def leading(self) -> bool:
+        """What :meth:`leads` said last; from any thread."""
+        return self._db.is_sqlite or self._connection is not None
+
     def leads(self) -> bool:
         """Whether this process leads now. Called from one thread."""
         if self._db.is_sqlite:

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.protocol.states import Status
 from runtime.server.store.database import Database
-from runtime.server.store.tables import tasks
+from runtime.server.store.tables import attempts, tasks
 
 if TYPE_CHECKING:
     from runtime.server.parts import Parts
@@ -25,7 +25,6 @@ class Metrics:
 
     def __init__(self, db: Database) -> None:
         self.registry = CollectorRegistry()
-        self.task_ends = Counter("heterofleet_task_ends", "Ends of tasks.", ["reason"], registry=self.registry)
         self.heartbeat_seconds = Histogram(
             "heterofleet_heartbeat_seconds",
             "Time to answer a heartbeat.",
@@ -88,8 +87,12 @@ class Metrics:
 
     def _tasks(self, parts: Parts, registry: CollectorRegistry) -> None:
         gauge = Gauge("heterofleet_tasks", "Tasks.", ["status"], registry=registry)
+        ends = Gauge("heterofleet_task_ends_total", "Ends of attempts on record.", ["reason"], registry=registry)
+        ended = sa.select(attempts.c.reason, sa.func.count()).where(attempts.c.reason.is_not(None))
         with parts.db.read() as connection:
             rows = connection.execute(sa.select(tasks.c.status, sa.func.count()).group_by(tasks.c.status)).all()
+            for reason, count in connection.execute(ended.group_by(attempts.c.reason)):
+                ends.labels(reason).set(count)
         found = {row[0]: row[1] for row in rows}
         for status in Status:
             gauge.labels(status.value).set(found.get(status.value, 0))

@@ -202,8 +202,11 @@ class Presence:
         with self._lock(held.node_id):
             self._nodes[held.node_id] = held
 
-    def absorb(self, stored: Held) -> None:
-        """Take over what another process has stored of a node, as far as it is newer than what is held."""
+    def absorb(self, stored: Held, *, with_state: bool) -> None:
+        """Take over what another process has stored of a node, as far as it is newer than what is held.
+
+        ``with_state``: also what the leading process decided about it.
+        """
         with self._lock(stored.node_id):
             held = self._nodes.get(stored.node_id)
             heard_at = time.monotonic() - max(0.0, time.time() - (stored.seen_wall or 0.0))
@@ -213,7 +216,8 @@ class Presence:
                 return
             held.cordon, held.draining = stored.cordon, stored.draining
             held.drain_deadline, held.drain_then = stored.drain_deadline, stored.drain_then
-            held.state = stored.state
+            if with_state:
+                held.state = stored.state
             if (stored.run, stored.seq) > (held.run, held.seq):
                 held.run, held.seq, held.leaving = stored.run, stored.seq, stored.leaving
                 held.boot_id, held.seen_wall = stored.boot_id, stored.seen_wall
@@ -260,8 +264,10 @@ class Presence:
         bound = binding.bind(self._db, held, beat, self.started_at, now, self._settings.lost_after_s)
         self._nodes[beat.node_id] = bound.held
         if bound.unbound is not None and bound.unbound in self._nodes:
-            # One assignment, so it needs no second lock: two locks at once could wait for each other.
-            self._nodes[bound.unbound].instance_id = None
+            # Plain assignments need no second lock: two locks at once could wait for each other.
+            former = self._nodes[bound.unbound]
+            former.instance_id, former.leaving = None, True
+            former.changed()
         return bound.held
 
     def _continue(self, held: Held, beat: Heartbeat) -> None:

@@ -84,6 +84,8 @@ class Rounds:
         offset = time.time() - now
         jump = 0.0 if self._clock_offset is None else offset - self._clock_offset
         self._clock_offset = offset
+        # A lag is a doubt for one round: letting go starts the counting anew, and a quiet fleet brings no newer one.
+        database_lag, self._database_lag_s = self._database_lag_s, 0.0
         silences = []
         for node_id in parts.presence.node_ids():
             held = parts.presence.held(node_id)
@@ -93,7 +95,7 @@ class Rounds:
             silences.append(brake_rules.NodeSilence(heard_at, now - heard_at >= settings.unreachable_after_s))
         brake = brake_rules.decide(
             silences,
-            brake_rules.Self(now - parts.started_at, lag_s, self._database_lag_s, jump),
+            brake_rules.Self(now - parts.started_at, lag_s, database_lag, jump),
             grace_s=settings.start_grace_s,
             fraction=settings.brake_fraction,
             at_least=settings.brake_min_nodes,
