@@ -20,7 +20,7 @@ from runtime.server import validation
 from runtime.server.api import query
 from runtime.server.auth import agent_caller, operator, parts
 from runtime.server.services import instructions
-from runtime.server.services.tasks.report import Reporter
+from runtime.server.services.tasks.claims import Reporter
 
 blueprint = flask.Blueprint("instructions", __name__)
 

@@ -18,8 +18,8 @@ from runtime.server import validation
 from runtime.server.api import query
 from runtime.server.auth import AgentCaller, Operator, agent_caller, either, operator, parts
 from runtime.server.services import logs
+from runtime.server.services.tasks import claims, listing, operate, report, rows, view, why
 from runtime.server.services.tasks import create as creation
-from runtime.server.services.tasks import listing, operate, report, rows, view, why
 from runtime.server.services.tasks.check import LABEL, LABEL_VALUE
 from runtime.server.services.tasks.fleet import vendors_of
 
@@ -94,7 +94,7 @@ def get(task_id: str) -> flask.Response:
     if row["node_id"] != who.node_id:
         return flask.jsonify(encode(view.outline(row)))
     token = flask.request.headers.get(routes.HEADER_CLAIM)
-    mine = token is not None and report.owns(row, _reporter(who), row["attempt"], token)
+    mine = token is not None and claims.owns(row, _reporter(who), row["attempt"], token)
     return _task(stored, secrets=mine)
 
 
@@ -124,7 +124,7 @@ def reclaim(task_id: str) -> flask.Response:
     if body.instance_id != who.instance_id:
         raise Problem("instance_mismatch", f"The body speaks for instance {body.instance_id}, the header for another.")
     with _unknown_while_rolled_back():
-        answer = report.reclaim(parts().db, _reporter(who), task_id, body)
+        answer = claims.reclaim(parts().db, _reporter(who), task_id, body)
     return _reported(answer)
 
 
@@ -133,7 +133,7 @@ def checkpoint_resume(task_id: str) -> tuple[str, int]:
     who = agent_caller()
     body = validation.parse(CheckpointResume, flask.request.get_data(), code="invalid_task")
     with _unknown_while_rolled_back():
-        report.note_checkpoint(parts().db, _reporter(who), task_id, body)
+        claims.note_checkpoint(parts().db, _reporter(who), task_id, body)
     return "", 204
 
 
@@ -202,14 +202,14 @@ def _unknown_while_rolled_back() -> Iterator[None]:
         raise
 
 
-def _reporter(who: AgentCaller) -> report.Reporter:
-    return report.Reporter(who.node_id, who.instance_id)
+def _reporter(who: AgentCaller) -> claims.Reporter:
+    return claims.Reporter(who.node_id, who.instance_id)
 
 
-def _reported(answer: report.Answer) -> flask.Response:
+def _reported(answer: claims.Answer) -> flask.Response:
     task = _whole(answer.stored, secrets=answer.mine and (answer.conflict or answer.claimed))
     if answer.conflict:
-        raise report.conflict(answer, encode(task) if answer.mine else None)
+        raise claims.conflict(answer, encode(task) if answer.mine else None)
     return flask.jsonify(encode(task))
 
 

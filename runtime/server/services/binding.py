@@ -97,7 +97,9 @@ def _stored(tx: Tx, row: sa.Row[Any] | None, silent_for_s: float, held: Held | N
     claims = tx.execute(
         sa.select(sa.func.count()).select_from(tasks).where(tasks.c.node_id == row.id, tasks.c.status.in_(CLAIMED))
     ).scalar_one()
-    host = (row.facts or {}).get("host") or {}
+    # What this process heard is newer than what it has flushed.
+    heard = held.sections.get("host") if held is not None else None
+    hostname = heard.hostname if heard is not None else ((row.facts or {}).get("host") or {}).get("hostname")
     return KnownNode(
         node_id=row.id,
         instance_id=row.instance_id,
@@ -107,7 +109,7 @@ def _stored(tx: Tx, row: sa.Row[Any] | None, silent_for_s: float, held: Held | N
         leaving=held.leaving if held is not None else row.leaving,
         silent_for_s=silent_for_s,
         claims=claims,
-        hostname=host.get("hostname"),
+        hostname=hostname,
         last_seen_at=row.last_seen_at,
     )
 

@@ -23,7 +23,8 @@ from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.protocol.times import from_wire, to_wire
 from runtime.server.services.events import emit
-from runtime.server.services.tasks.report import Reporter, plain
+from runtime.server.services.tasks.claims import Reporter
+from runtime.server.services.tasks.rows import plain
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import instructions, nodes
 

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from runtime.protocol.problems import Problem
 from runtime.protocol.tasks import LOG_KEEP_BYTES, LogChunk, LogText
 from runtime.server.services.tasks import rows
-from runtime.server.services.tasks.report import Reporter, plain
+from runtime.server.services.tasks.claims import Reporter
+from runtime.server.services.tasks.rows import plain
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import attempts, task_logs
 

@@ -16,18 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import sqlalchemy as sa
-
 from runtime.protocol.heartbeat import Heartbeat
-from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
-from runtime.protocol.states import Phase, Status
-from runtime.protocol.times import now, to_wire
-from runtime.server.services.events import emit
+from runtime.protocol.states import Phase
 from runtime.server.services.node_view import NodeView
-from runtime.server.services.tasks.report import plain
-from runtime.server.store.database import Database, Tx
-from runtime.server.store.tables import attempts, gpu_allocations, tasks
+from runtime.server.services.tasks import sightings
+from runtime.server.services.tasks.sightings import Change, Holder
+from runtime.server.store.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +32,6 @@ STALL_GRACE_S = 60.0
 GONE_BEATS = 2
 """A holder is gone when so many beats in a row do not know it: one may have been on its way before the claim."""
 RETRY_S = 2.0
-
-Holder = tuple[str, int]
-"""(uid, attempt)"""
 
 STARTED = frozenset({Phase.LOADING.value, Phase.RUNNING.value})
 
@@ -57,18 +49,6 @@ class Watched:
     running_since: float | None = None
     missing: int = 0
     stalled: bool = False
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something to write. ``what``: phase, started, stalled, recovered or gone."""
-
-    what: str
-    node_id: str
-    holder: Holder
-    task_id: str | None = None
-    phase: str | None = None
-    detail: str | None = None
 
 
 @dataclass
@@ -211,11 +191,11 @@ class Observer:
         while True:
             try:
                 if batch:
-                    self._db.write(functools.partial(_apply_all, batch=batch))
+                    self._db.write(functools.partial(sightings.write, batch=batch))
                     batch = []
                 if self._refresh.is_set():
                     self._refresh.clear()
-                    self._releasing = _releasing(self._db)
+                    self._releasing = sightings.releasing(self._db)
                 return
             except Problem as problem:
                 log.warning("what beats said of tasks is not written yet: %s", problem.detail)
@@ -228,121 +208,3 @@ class Observer:
 
 
 _NOTHING = Change("nothing", "", ("", 0))
-
-
-def _releasing(db: Database) -> dict[str, frozenset[Holder]]:
-    found: dict[str, set[Holder]] = defaultdict(set)
-    query = sa.select(gpu_allocations.c.node_id, gpu_allocations.c.uid, gpu_allocations.c.attempt).where(
-        gpu_allocations.c.releasing
-    )
-    with db.read() as connection:
-        for row in connection.execute(query):
-            found[row.node_id].add((row.uid, row.attempt))
-    return {node_id: frozenset(holders) for node_id, holders in found.items()}
-
-
-def _apply_all(tx: Tx, batch: list[Change]) -> None:
-    for change in batch:
-        _APPLY[change.what](tx, change)
-
-
-def _phase(tx: Tx, change: Change) -> None:
-    uid, attempt = change.holder
-    known = tx.execute(sa.select(tasks.c.id).where(tasks.c.uid == uid)).scalar()
-    if known is None:
-        return
-    code = plain(change.phase) or ""
-    emit(
-        tx,
-        EventKind.TASK_PHASE,
-        code=code[:80],
-        node_id=change.node_id,
-        task_id=known,
-        attempt=attempt,
-        actor=f"node:{change.node_id}",
-        detail=plain(change.detail),
-    )
-
-
-def _started(tx: Tx, change: Change) -> None:
-    uid, attempt = change.holder
-    tx.execute(
-        sa.update(attempts)
-        .where(
-            attempts.c.uid == uid,
-            attempts.c.attempt == attempt,
-            attempts.c.node_id == change.node_id,
-            attempts.c.started_at.is_(None),
-        )
-        .values(started_at=to_wire(now()))
-    )
-
-
-def _stalled(tx: Tx, change: Change) -> None:
-    if _flag(tx, change, True):
-        emit(
-            tx,
-            EventKind.TASK_STALLED,
-            code="stalled",
-            node_id=change.node_id,
-            task_id=change.task_id,
-            attempt=change.holder[1],
-            actor="server",
-            detail="the node says that it runs, and does not list its container any more",
-        )
-
-
-def _recovered(tx: Tx, change: Change) -> None:
-    if _flag(tx, change, False):
-        emit(
-            tx,
-            EventKind.TASK_STALLED,
-            code="recovered",
-            node_id=change.node_id,
-            task_id=change.task_id,
-            attempt=change.holder[1],
-            actor="server",
-            detail="the node lists its container again",
-        )
-
-
-def _flag(tx: Tx, change: Change, stalled: bool) -> bool:
-    uid, attempt = change.holder
-    changed = tx.execute(
-        sa.update(tasks)
-        .where(
-            tasks.c.uid == uid,
-            tasks.c.attempt == attempt,
-            tasks.c.node_id == change.node_id,
-            tasks.c.status == Status.RUNNING.value,
-            tasks.c.stalled.is_not(stalled),
-        )
-        .values(stalled=stalled)
-    )
-    if changed.rowcount:
-        tx.touch_task(uid)
-    return bool(changed.rowcount)
-
-
-def _gone(tx: Tx, change: Change) -> None:
-    uid, attempt = change.holder
-    freed = tx.execute(
-        sa.delete(gpu_allocations).where(
-            gpu_allocations.c.node_id == change.node_id,
-            gpu_allocations.c.uid == uid,
-            gpu_allocations.c.attempt == attempt,
-            gpu_allocations.c.releasing,
-        )
-    )
-    if freed.rowcount:
-        # Cards became free: whoever waits for some is looked at again.
-        tx.touch_task(uid)
-
-
-_APPLY: dict[str, Callable[[Tx, Change], None]] = {
-    "phase": _phase,
-    "started": _started,
-    "stalled": _stalled,
-    "recovered": _recovered,
-    "gone": _gone,
-}

@@ -108,11 +108,9 @@ def test_three_in_a_row_cordon_the_node_and_a_finished_program_breaks_the_row(an
 def test_secrets_are_sealed_shown_to_the_claim_alone_and_wiped_at_the_end(any_plane: Plane) -> None:
     secret = "s3cr3t-value"
     auth = {"server": "registry:5000", "username": "lab", "password": secret}
-    created = any_plane.create("t1", env={"A": secret}, registry_auth=auth)
+    owner, stranger = any_plane.node("gpu-a"), any_plane.node("gpu-b")
+    created = any_plane.create("t1", node_id="gpu-a", env={"A": secret}, registry_auth=auth)
     assert secret not in str(created)
-    node, other = any_plane.node("gpu-a"), any_plane.node("gpu-b")
-    attempt = any_plane.scheduled(node, "t1") if node.scheduled() else None
-    owner, stranger = (node, other) if attempt else (other, node)
     attempt = any_plane.scheduled(owner, "t1")
     assert secret not in str(owner.scheduled())
     token, (_, claimed) = owner.claim("t1", attempt)

@@ -29,6 +29,11 @@ NOT_PLACED: dict[str, Any] = {
 """Columns of a task that belongs to no node."""
 
 
+def plain(text: str | None) -> str | None:
+    """``text`` as every database stores it: PostgreSQL takes no NUL."""
+    return text.replace("\x00", "\ufffd") if text is not None else None
+
+
 def not_found(task_id: str) -> Problem:
     return Problem("task_not_found", f"There is no task {task_id[:80]!r}; it was deleted or never created.")
 
