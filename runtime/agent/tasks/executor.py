@@ -10,6 +10,7 @@ from runtime.agent.drivers.errors import DriverError
 from runtime.agent.loop import Backoff, Loop
 from runtime.agent.tasks.boot import boot_mark
 from runtime.agent.tasks.claim import new_claim_token
+from runtime.agent.tasks.claiming import without_secrets
 from runtime.agent.tasks.events import EventThread
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.intents import Intents
@@ -22,9 +23,9 @@ from runtime.agent.tasks.records import ClaimRecord, Key, Stage
 from runtime.agent.tasks.rounds import Rounds
 from runtime.agent.tasks.steps import Step, Trace, no_trace
 from runtime.agent.tasks.timers import Timers
-from runtime.agent.tasks.way import Way, without_secrets
+from runtime.agent.tasks.way import Way
 from runtime.agent.tasks.zombies import ServerWord
-from runtime.protocol.heartbeat import IMAGES_CAP, DockerState, Foreign, HeartbeatAnswer, Slots, TaskHealth
+from runtime.protocol.heartbeat import DockerState, Foreign, HeartbeatAnswer, Slots, TaskHealth
 from runtime.protocol.states import Driver as DriverName
 from runtime.protocol.states import Phase
 from runtime.protocol.tasks import Task, TaskSpec
@@ -170,7 +171,7 @@ class Executor:
 
     def images(self) -> Optional[list[str]]:
         """References on the engine, None when it could not be asked."""
-        return None if self._images is None else self._images[:IMAGES_CAP]
+        return self._images
 
     def foreign(self) -> list[Foreign]:
         """Containers with our kind of labels that are not this control plane's."""

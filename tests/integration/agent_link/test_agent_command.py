@@ -85,6 +85,8 @@ def test_run_until_a_signal(server: StubServer, tmp_path, start, number: int) ->
     assert child.returncode == 0
     assert server.requests[-1].body["leaving"] is True
     assert KEY not in errors and "registered with control plane" in errors
+    first = server.requests[0].body  # no engine answers here: the agent runs on and says so
+    assert first["docker"]["available"] is False and first["exec_mode"] == "baremetal" and first["drivers"] == []
     down = run(tmp_path, "status", "--json")
     assert down.returncode == 1
     assert json.loads(down.stdout)["node_id"] == "gpu-a" and json.loads(down.stdout)["running"] is False

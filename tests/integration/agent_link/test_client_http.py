@@ -181,7 +181,7 @@ def test_a_beat_is_not_delayed_by_another_call(server: StubServer) -> None:
 def _swallow(call) -> None:
     try:
         call()
-    except Unavailable:
+    except (Unavailable, Refused):
         pass
 
 
@@ -200,6 +200,26 @@ def test_control_plane_and_revision_are_those_of_the_newest_answer(server: StubS
     with pytest.raises(Unavailable):
         client.task("t1")
     assert (client.control_plane_id, client.revision) == (CONTROL_PLANE, 9)
+
+
+def test_an_older_request_s_late_answer_does_not_turn_the_revision_back(server: StubServer) -> None:
+    let_go = threading.Event()
+
+    def late(request) -> Reply:
+        let_go.wait(10)
+        return Reply(404, problem(404, "task_not_found").body, {"Content-Type": "application/problem+json"})
+
+    server.answers[TASK] = late
+    newer = Reply(200, {}, {"X-Revision": "8"})
+    server.answers["/api/v1/agent/pending"] = newer
+    client = client_of(server.url)
+    older = threading.Thread(target=_swallow, args=(lambda: client.task("t1"),))
+    older.start()
+    server.wait_for(TASK)
+    client.pending()
+    let_go.set()
+    older.join(10)
+    assert client.revision == 8
 
 
 def test_each_call_has_the_contract_s_shape(server: StubServer) -> None:
