@@ -55,17 +55,17 @@ class Builds:
         """The file for ``amd64`` or ``arm64``. Raises Problem: ``unknown_arch``, ``agent_build_missing``."""
         if arch not in ARCHITECTURES:
             wanted = " or ".join(ARCHITECTURES)
-            raise Problem("unknown_arch", f"found the architecture {arch[:40]!r}, wanted {wanted}", known=ARCHITECTURES)
+            raise Problem("unknown_arch", f"Found the architecture {arch[:40]!r}, wanted {wanted}.", known=ARCHITECTURES)
         entry = self.manifest().builds.get(arch)
         if entry is None:
-            raise self._missing(f"there is no agent build for {arch} here")
+            raise self._missing(f"There is no agent build for {arch} here")
         path = self.folder / entry.file
         try:
             digest = self._digest(path)
         except OSError as error:
-            raise self._missing(f"the agent build for {arch} cannot be read ({error.strerror})") from error
+            raise self._missing(f"The agent build for {arch} cannot be read ({error.strerror})") from error
         if digest != entry.sha256:
-            raise self._missing(f"the agent build for {arch} is not what its manifest says (another sha256)")
+            raise self._missing(f"The agent build for {arch} is not what its manifest says (another sha256)")
         return Build(path, entry)
 
     def _read(self) -> tuple[str, Manifest]:
@@ -73,11 +73,11 @@ class Builds:
             text = (self.folder / FILE_NAME).read_text("utf-8")
             return text, parse_manifest(text)
         except FileNotFoundError as error:
-            raise self._missing("there are no agent builds here") from error
+            raise self._missing("There are no agent builds here") from error
         except OSError as error:
-            raise self._missing(f"the manifest of the agent builds cannot be read ({error.strerror})") from error
+            raise self._missing(f"The manifest of the agent builds cannot be read ({error.strerror})") from error
         except (ManifestError, UnicodeDecodeError) as error:
-            raise self._missing(f"the manifest of the agent builds is wrong ({error})") from error
+            raise self._missing(f"The manifest of the agent builds is wrong ({error})") from error
 
     def _digest(self, path: Path) -> str:
         """The file's sha256, computed anew only when the file changed."""
@@ -94,7 +94,7 @@ class Builds:
         return digest
 
     def _missing(self, what: str) -> Problem:
-        return Problem("agent_build_missing", f"{what}; {_GUIDE.format(folder=self.folder)}")
+        return Problem("agent_build_missing", f"{what}; {_GUIDE.format(folder=self.folder)}.")
 
 
 def templates_folder() -> Path:
@@ -122,7 +122,7 @@ def server_url(public_url: str | None, scheme: str, host: str) -> str:
         scheme, _, host = public_url.rstrip("/").partition("://")
     if scheme not in ("http", "https") or _HOST.fullmatch(host) is None:
         where = "the setting public_url" if public_url else "the Host header"
-        raise Problem("bad_parameter", f"found {host[:80]!r} in {where}, wanted a host of A-Z a-z 0-9 . : [ ] -")
+        raise Problem("bad_parameter", f"Found {host[:80]!r} in {where}, wanted a host of A-Z, a-z, 0-9 and . : [ ] - only.")
     return f"{scheme}://{host}"
 
 
