@@ -138,7 +138,7 @@ class Watcher:
         self._log = log
         self._wait_s = wait_s
         self._pause = threading.Event()
-        self._told: Optional[tuple[Any, ...]] = None
+        self._told: Optional[str] = None
 
     def until_ended(self) -> Answer:
         """The task's last state. Raises CliError: timed out after ``wait_s``, unreachable, gone."""
@@ -154,7 +154,7 @@ class Watcher:
             except Unreachable as error:
                 if time.monotonic() - last_answer > PATIENCE_S:
                     raise
-                self._tell_once(("away",), f"{error.message}; still trying, the task goes on")
+                self._tell_once(f"{error.message}; still trying, the task goes on")
             if self._wait_s is not None and time.monotonic() - begun >= self._wait_s:
                 raise CliError(
                     f"task {self._task_id} has not ended within {self._wait_s:g} s; it goes on, look with "
@@ -166,15 +166,14 @@ class Watcher:
     def _tell(self, task: Mapping[str, Any]) -> None:
         if has_ended(task):
             return
-        facts = tuple(task.get(name) for name in ("status", "phase", "node_id", "attempt"))
-        status, phase, node, attempt = facts
+        status, phase, node, attempt = (task.get(name) for name in ("status", "phase", "node_id", "attempt"))
         words = f"{status}" + (f" on {node}" if node else "") + (f", {phase}" if phase and phase != status else "")
         again = f" (attempt {attempt})" if isinstance(attempt, int) and attempt > 1 else ""
-        self._tell_once(facts, f"task {self._task_id}: {words}{again}")
+        self._tell_once(f"task {self._task_id}: {words}{again}")
 
-    def _tell_once(self, facts: tuple[Any, ...], sentence: str) -> None:
-        if facts != self._told:
-            self._told = facts
+    def _tell_once(self, sentence: str) -> None:
+        if sentence != self._told:
+            self._told = sentence
             say(sentence)
 
     def _show_log(self, task: Mapping[str, Any]) -> None:

@@ -23,12 +23,14 @@ GAP = 2
 
 @dataclass(frozen=True)
 class Column:
-    """``keep`` columns are never cut: ids that are copied into the next command. ``show`` makes the text."""
+    """``show`` makes the text. ``keep`` columns are never cut: ids that are copied into the next command.
+    ``wrap`` columns go on below instead of being cut: sentences."""
 
     title: str
     show: Callable[[Any], str]
     keep: bool = False
     right: bool = False
+    wrap: bool = False
 
 
 def say(message: str) -> None:
@@ -68,7 +70,7 @@ def fit(wanted: Sequence[int], keep: Sequence[bool], room: int) -> list[int]:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Any], nothing: str) -> None:
-    """One line a row; ``nothing`` is said (on standard error) when there are none."""
+    """One line a row but for columns that wrap; ``nothing`` is said (on standard error) when there are none."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
@@ -84,7 +86,13 @@ def print_table(columns: Sequence[Column], rows: Iterable[Any], nothing: str) ->
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column, width in zip(columns, widths):
         justify: Literal["left", "right"] = "right" if column.right else "left"
-        table.add_column(column.title, no_wrap=True, overflow="ellipsis", width=width, justify=justify)
+        table.add_column(
+            column.title,
+            no_wrap=not column.wrap,
+            overflow="fold" if column.wrap else "ellipsis",
+            width=width,
+            justify=justify,
+        )
     for texts in cells:
         table.add_row(*(Text(text) for text in texts))
     _print(console, table)

@@ -26,19 +26,16 @@ def text(value: Any) -> str:
 
 
 def age(moment: Optional[str], since: Optional[datetime] = None) -> str:
-    """How long ago a wire time is, in its two largest units (``3m12s``)."""
+    """How long ago a wire time is, in whole units of the largest that fits (``3m``)."""
     if not moment:
         return UNKNOWN
     try:
-        seconds = int(((since or now()) - from_wire(moment)).total_seconds())
+        seconds = max(0, int(((since or now()) - from_wire(moment)).total_seconds()))
     except ValueError:
         return moment
-    if seconds < 0:
-        return "0s"
-    for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
-            rest = seconds % size // smaller
-            return f"{seconds // size}{unit}" + (f"{rest}{small_unit}" if rest else "")
+            return f"{seconds // size}{unit}"
     return f"{seconds}s"
 
 

@@ -8,16 +8,19 @@ import click
 
 from runtime.cli import show
 from runtime.cli.context import Invocation, remote
-from runtime.cli.output import Column, emit, print_table
+from runtime.cli.output import Column, emit, print_table, say
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.routes import EVENTS
+
+PAGE = 100
+"""What the control plane gives at once where no limit is asked for."""
 
 COLUMNS = (
     Column("ID", lambda e: show.text(e.get("id")), keep=True, right=True),
     Column("TIME", lambda e: show.clock(e.get("time")), keep=True),
     Column("KIND", lambda e: show.text(e.get("kind")), keep=True),
-    Column("ABOUT", lambda e: show.text(e.get("task_id") or e.get("node_id") or e.get("gpu_uuid"))),
-    Column("DETAIL", lambda e: show.text(e.get("detail") or e.get("code"))),
+    Column("ABOUT", lambda e: show.text(e.get("task_id") or e.get("node_id") or e.get("gpu_uuid")), keep=True),
+    Column("DETAIL", lambda e: show.text(e.get("detail") or e.get("code")), wrap=True),
 )
 
 
@@ -38,7 +41,11 @@ def events(
 ) -> None:
     """What happened on the fleet, oldest first."""
     query = {"after": after, "node": node_id, "task": task_id, "kind": kind, "limit": limit}
-    emit(call.client.get(EVENTS, query), call.output, _table)
+    answer = call.client.get(EVENTS, query)
+    emit(answer, call.output, _table)
+    found = answer.body.get("events") or []
+    if len(found) >= (limit or PAGE):
+        say(f"there may be more: --after {found[-1].get('id')}")
 
 
 def _table(body: Any) -> None:

@@ -12,9 +12,9 @@ from runtime.cli.output import Column, emit, print_table
 from runtime.protocol.routes import GPUS
 
 COLUMNS = (
-    Column("UUID", lambda g: show.text(g.get("uuid")), keep=True),
-    Column("NODE", lambda g: show.text(g.get("node_id"))),
-    Column("MODEL", lambda g: show.text(g.get("model") or g.get("vendor"))),
+    Column("NODE", lambda g: show.text(g.get("node_id")), keep=True),
+    Column("CARD", lambda g: show.text(g.get("uuid"))),
+    Column("MODEL", lambda g: _model(g)),
     Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), keep=True, right=True),
     Column("UTIL", lambda g: show.text(g.get("utilization_pct")), keep=True, right=True),
     Column("HEALTH", lambda g: show.text(g.get("health")), keep=True),
@@ -36,3 +36,10 @@ def list_gpus(call: Invocation) -> None:
 
 def _table(body: Any) -> None:
     print_table(COLUMNS, body.get("gpus") or [], "no node has reported a card")
+
+
+def _model(card: Any) -> str:
+    """The model without the vendor's name before it; the vendor where there is no model."""
+    vendor, model = str(card.get("vendor") or ""), str(card.get("model") or "")
+    first, _, rest = model.partition(" ")
+    return rest if rest and first.lower() == vendor.lower() else show.text(model or vendor)

@@ -15,6 +15,7 @@ from runtime.cli.output import Column, emit, print_fields, print_table, say
 from runtime.cli.task_spec import usage
 from runtime.cli.values import Duration, Pair
 from runtime.protocol.codec import decode
+from runtime.protocol.reasons import Reason
 from runtime.protocol.routes import TASKS
 from runtime.protocol.states import Kind
 from runtime.protocol.tasks import LogText
@@ -22,10 +23,9 @@ from runtime.protocol.tasks import LogText
 COLUMNS = (
     Column("ID", lambda t: show.text(t.get("id")), keep=True),
     Column("NAME", lambda t: show.text(t.get("name"))),
-    Column("STATUS", lambda t: _status(t)),
+    Column("STATUS", lambda t: show.text(t.get("status")), keep=True),
     Column("NODE", lambda t: show.text(t.get("node_id"))),
-    Column("EXIT", lambda t: show.text(t.get("exit_code")), keep=True, right=True),
-    Column("REASON", lambda t: show.text(t.get("reason")), keep=True),
+    Column("DETAIL", lambda t: _detail(t)),
     Column("AGE", lambda t: show.age(t.get("created_at")), keep=True, right=True),
 )
 
@@ -42,7 +42,7 @@ CONSTRAINT_COLUMNS = (
     Column("NODE", lambda c: show.text(c.get("node_id"))),
     Column("OK", lambda c: show.text(c.get("ok")), keep=True),
     Column("CODE", lambda c: show.text(c.get("code"))),
-    Column("WHAT", lambda c: show.text(c.get("text"))),
+    Column("WHAT", lambda c: show.text(c.get("text")), wrap=True),
 )
 
 
@@ -167,18 +167,26 @@ def _stop_sentence(task_id: str, body: Any) -> str:
     return end_sentence(body) if has_ended(body) else f"task {task_id} will be stopped"
 
 
-def _status(task: Any) -> str:
-    status, phase, desired = (task.get(name) for name in ("status", "phase", "desired"))
-    words = [show.text(status)]
-    if phase and phase != status and not has_ended(task):
-        words.append(phase)
+def _detail(task: Any) -> str:
+    """How an ended task ended; where one that has not ended stands, and what is odd about it."""
+    reason, code, phase, desired = (task.get(name) for name in ("reason", "exit_code", "phase", "desired"))
+    if has_ended(task):
+        if reason in (None, Reason.EXITED.value):
+            return show.UNKNOWN if code is None else f"exit {code}"
+        return "by operator" if reason == Reason.STOPPED_BY_OPERATOR.value else show.text(reason)
+    words = [phase] if phase and phase != task.get("status") else []
     if task.get("stalled"):
         words.append("stalled")
     if task.get("node_lost_since"):
         words.append("node lost")
-    if desired in ("stop", "delete") and not has_ended(task) and phase != "stopping":
+    if desired in ("stop", "delete") and phase != "stopping":
         words.append(f"to {desired}")
-    return ", ".join(words)
+    return ", ".join(words) or show.UNKNOWN
+
+
+def _status(task: Any) -> str:
+    detail = show.UNKNOWN if has_ended(task) else _detail(task)
+    return show.text(task.get("status")) + ("" if detail == show.UNKNOWN else f", {detail}")
 
 
 def _details(task: Any) -> None:

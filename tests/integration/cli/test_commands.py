@@ -65,7 +65,7 @@ TASK: dict[str, Any] = {
 LISTS = [
     (("nodes", "list"), "/api/v1/nodes", {"nodes": [NODE]}, "gpu-a"),
     (("nodes", "show", "gpu-a"), "/api/v1/nodes/gpu-a", NODE, "gpu-a.example.com"),
-    (("gpus", "list"), "/api/v1/gpus", {"gpus": NODE["gpus"]}, "GPU-8f6a2b1c-0d3e-4f5a-9b8c-7d6e5f4a3b2c"),
+    (("gpus", "list"), "/api/v1/gpus", {"gpus": NODE["gpus"]}, "GPU-8f6a2b1c-"),
     (("tasks", "list"), "/api/v1/tasks", {"tasks": [TASK], "next_cursor": None}, TASK["id"]),
     (("tasks", "show", "t1"), "/api/v1/tasks/t1", TASK, TASK["uid"]),
     (
@@ -140,6 +140,12 @@ def test_the_rest_of_a_long_list_is_said_beside_it(cli: Cli, plane: ScriptedPlan
     assert json.loads(done.stdout) == body
     assert done.stderr == "there are more: --cursor abc\n"
     assert plane.asked[0].query == {"status": ["running,failed"], "node_id": ["n1"], "limit": ["1"], "label": ["a=b"]}
+
+
+def test_where_a_page_of_events_goes_on(cli: Cli, plane: ScriptedPlane) -> None:
+    plane.on("GET", "/api/v1/events", reply({"events": [{"id": 7, "kind": "brake"}, {"id": 9, "kind": "brake"}]}))
+    assert cli("events", "--limit", "2").stderr == "there may be more: --after 9\n"
+    assert cli("events", "--limit", "3").stderr == ""
 
 
 def test_who_asks_and_how(cli: Cli, plane: ScriptedPlane, tmp_path: Path) -> None:

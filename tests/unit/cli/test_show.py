@@ -41,7 +41,7 @@ def test_values(value: Any, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-5, "0s"), (0, "0s"), (59, "59s"), (60, "1m"), (61, "1m1s"), (3600, "1h"), (90061, "1d1h"), (86400 * 40, "40d")],
+    [(-5, "0s"), (0, "0s"), (59, "59s"), (60, "1m"), (119, "1m"), (3600, "1h"), (90061, "1d"), (86400 * 40, "40d")],
 )
 def test_ages(seconds: int, text: str) -> None:
     assert show.age(to_wire(NOW - timedelta(seconds=seconds)), NOW) == text
