@@ -104,12 +104,12 @@ class Plane:
 
 
 def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 15.0) -> Any:
-    """What ``probe`` returns once it is neither None nor False."""
+    """What ``probe`` returns once that is something."""
     ends = time.monotonic() + deadline_s
     pause = threading.Event()
     while True:
         found = probe()
-        if found is not None and found is not False:
+        if found:
             return found
         assert time.monotonic() < ends, f"not within {deadline_s} s: {what}"
         pause.wait(0.02)
