@@ -127,7 +127,7 @@ def test_a_restarted_server_holds_what_it_had(tmp_path: Path) -> None:
 
 def test_an_older_beat_refreshes_nothing_but_last_seen(plane: Plane, agent: Agent) -> None:
     agent.beat(**FULL)
-    late = agent.body(**{**FULL, "host": {"hostname": "from-the-past"}})
+    late = agent.body(host={"hostname": "from-the-past"}, gpus=[], digests={"host": "h0", "gpus": "g0"})
     agent.beat(**UNCHANGED)
     seen = node(plane)["last_seen_at"]
     answer = wait_until(
@@ -135,7 +135,7 @@ def test_an_older_beat_refreshes_nothing_but_last_seen(plane: Plane, agent: Agen
     )
     assert answer.status == 200
     shown = node(plane)
-    assert shown["hostname"] == "host-a"
+    assert (shown["hostname"], len(shown["gpus"])) == ("host-a", 2)
     assert shown["last_seen_at"] > seen
 
 
