@@ -175,7 +175,7 @@ def take(url, ca_file, target, size, digest):
     with open(target, "xb") as file:
         try:
             with fetch(url, ca_file, {}) as answer:
-                kind = answer.headers.get("Content-Type", "nothing")
+                kind = answer.headers.get("Content-Type", "unknown")
                 piece = answer.read(PIECE)
                 while piece and seen <= size:
                     seen += len(piece)

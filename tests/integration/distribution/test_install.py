@@ -1,0 +1,313 @@
+"""The scripts on a lab node, against a real control plane: what they leave, and what they take back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.lab import Lab, Node, places
+from tests.lab.control_plane import ControlPlane
+from tests.lab.process import wait_for
+
+UNIT = "heterofleet-agent.service"
+SCRIPT, KEY = "/root/install-agent.sh", "/root/key"
+
+# Paths, kinds, modes, owners, link targets and contents; without what lives by itself on any host.
+SNAPSHOT = """
+import hashlib, os, sys
+skip = ("/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/log", "/var/lib/docker", "/var/lib/containerd",
+        "/var/lib/hf-lab", "/var/lib/systemd", "/etc/docker", "/usr/lib", "/usr/share", "/var/cache")
+for folder, folders, files in os.walk("/"):
+    folders[:] = sorted(f for f in folders if os.path.join(folder, f) not in skip)
+    for name in sorted(folders + files):
+        path = os.path.join(folder, name)
+        if path in skip:
+            continue
+        stat = os.lstat(path)
+        what = os.readlink(path) if os.path.islink(path) else ""
+        if os.path.isfile(path) and not what:
+            what = hashlib.sha256(open(path, "rb").read()).hexdigest()
+        print(path, oct(stat.st_mode), stat.st_uid, stat.st_gid, what)
+"""
+
+
+def snapshot(node: Node) -> list[str]:
+    return node.run(["python3", "-c", SNAPSHOT]).stdout.splitlines()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node without an agent, and a control plane that has builds for it."""
+
+    node: Node
+    plane: ControlPlane
+
+    def install(self, *words: str, shell: str = "sh", timeout: float = 150) -> subprocess.CompletedProcess[str]:
+        return self.node.run([shell, SCRIPT, *words], check=False, timeout=timeout)
+
+    def uninstall(self, *words: str) -> subprocess.CompletedProcess[str]:
+        self.node.run(["curl", "-fsSLo", "/root/uninstall-agent.sh", f"{self.plane.url}/uninstall-agent.sh"])
+        return self.node.run(["sh", "/root/uninstall-agent.sh", *words], check=False)
+
+    def property(self, name: str) -> str:
+        return self.node.run(["systemctl", "show", "-p", name, "--value", UNIT]).stdout.strip()
+
+    def status(self) -> dict:
+        return json.loads(self.node.run(["heterofleet-agent", "status", "--json"], check=False).stdout)
+
+
+@pytest.fixture(scope="module")
+def plane(lab: Lab, builds: Path) -> Iterator[ControlPlane]:
+    made = ControlPlane("distribution", listen=f"{places.HOST_ADDRESS}:3533", doorbell=f"{places.HOST_ADDRESS}:3534")
+    made.remove()
+    made.start()
+    shutil.copytree(builds, made.builds_dir, dirs_exist_ok=True)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def site(plane: ControlPlane, node: Node) -> Iterator[Site]:
+    made = Site(node, plane)
+    made.uninstall("--purge", "--yes")
+    node.sh("docker ps -aq --filter label=heterofleet.task | xargs -r docker rm -f")
+    node.put(KEY, plane.key, 0o600)
+    node.run(["curl", "-fsSLo", SCRIPT, f"{plane.url}/install-agent.sh"])
+    yield made
+    made.uninstall("--purge", "--yes")
+
+
+def test_from_a_bare_node_and_back(site: Site) -> None:
+    before = snapshot(site.node)
+
+    done = site.install("--key-file", KEY, "--label", "site=lab", "--label", 'note=a "b" #c')
+    assert done.returncode == 0, done.stderr
+    name = site.status()["node_id"]
+    assert f"node {name} is registered" in done.stdout
+    assert (site.property("ActiveState"), site.property("UnitFileState")) == ("active", "enabled")
+    seen = site.plane.get(f"/api/v1/nodes/{name}")
+    assert (seen["state"], seen["labels"]) == ("online", {"site": "lab", "note": 'a "b" #c'})
+    release = site.node.run(["readlink", "/opt/heterofleet/current"]).stdout.strip().removeprefix("releases/")
+    manifest = json.loads((site.plane.builds_dir / "manifest.json").read_text())
+    entry = manifest["builds"]["amd64"]
+    assert release == f"{manifest['version']}-{manifest['commit']}-{entry['sha256'][:8]}"
+    folder = f"/opt/heterofleet/releases/{release}"
+    modes = site.node.run(
+        ["stat", "-c", "%a %U:%G %n", f"{folder}/heterofleet-agent", f"{folder}/agent.yaml"]
+        + ["/etc/heterofleet/agent.yaml", "/etc/heterofleet/agent.key", f"/etc/systemd/system/{UNIT}"]
+    ).stdout.splitlines()
+    assert [line.split()[:2] for line in modes] == [[mode, "root:root"] for mode in ("755", "600", "600", "600", "644")]
+    assert site.node.get(f"{folder}/agent.yaml") == site.node.get("/etc/heterofleet/agent.yaml")
+    assert site.plane.key.encode() not in site.node.get("/etc/heterofleet/agent.yaml")
+
+    pid = site.property("MainPID")
+    again = site.install()
+    assert again.returncode == 0, again.stderr
+    assert "is there already" in again.stdout
+    assert site.property("MainPID") == pid
+
+    kept = site.uninstall()
+    assert kept.returncode == 0, kept.stderr
+    left = {line.split()[0] for line in snapshot(site.node)} - {line.split()[0] for line in before}
+    assert {path for path in left if not path.startswith("/var/lib/heterofleet")} == {
+        "/etc/heterofleet",
+        "/etc/heterofleet/agent.yaml",
+        "/etc/heterofleet/agent.key",
+    }
+    back = site.install()
+    assert back.returncode == 0, back.stderr
+    assert site.status()["node_id"] == name
+    assert site.plane.get(f"/api/v1/nodes/{name}")["labels"]["site"] == "lab"
+
+    gone = site.uninstall("--purge")
+    assert (gone.returncode, gone.stderr) == (0, "")
+    assert snapshot(site.node) == before
+    assert site.property("LoadState") == "not-found"
+
+
+def test_again_adopts_new_settings_and_keeps_the_operators_own(site: Site) -> None:
+    assert site.install("--key-file", KEY, "--label", "site=one", "--mgmt-addr", "192.0.2.7").returncode == 0
+    text = site.node.get("/etc/heterofleet/agent.yaml").decode()
+    site.node.put("/etc/heterofleet/agent.yaml", text + "# ours\nvolumes_allow:\n- /data\n- /srv/x\n", 0o600)
+    done = site.install("--label", "site=two")
+    assert done.returncode == 0, done.stderr
+    name = site.status()["node_id"]
+    seen = site.plane.get(f"/api/v1/nodes/{name}")
+    assert (seen["labels"], seen["host"]["mgmt_addr"]) == ({"site": "two"}, "192.0.2.7")
+    assert site.node.get("/etc/heterofleet/agent.yaml").decode().endswith("# ours\nvolumes_allow:\n- /data\n- /srv/x\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (b"another-key-0123456789", "refuses the key"),
+        (b"", "is empty"),
+        (b"{key}\r\n", "carriage return"),
+        (b"two words 0123456789", "a blank"),
+    ],
+    ids=["wrong", "empty", "CRLF", "blank"],
+)
+def test_a_wrong_key_ends_with_3_and_touches_nothing(site: Site, key: bytes, words: str) -> None:
+    before = snapshot(site.node)
+    site.node.put("/root/wrong", key.replace(b"{key}", site.plane.key.encode()), 0o600)
+    done = site.install("--key-file", "/root/wrong")
+    assert done.returncode == 3, done.stderr
+    assert words in done.stderr
+    assert snapshot(site.node) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--key-file", KEY, "--server", "http://198.18.0.1:9"], 4, "cannot reach http://198.18.0.1:9"),
+        (["--key-file", KEY, "--server", "http://fleet.example"], 2, "plain http:// to fleet.example"),
+        (["--key-file", "/root/nothing"], 2, "cannot read the key file /root/nothing"),
+        (["--yes"], 2, "no key: give --key-file FILE"),
+        (["--key-file"], 2, "--key-file needs a value"),
+        (["--api-key", "x"], 2, "unknown option --api-key"),
+        (["--key-file", KEY, "--label", "nonsense"], 2, "wanted K=V"),
+        (["--key-file", KEY, "--version", "9.9.9"], 6, "wanted version 9.9.9"),
+        (["--key-file", KEY, "--node-id", "Not An Id"], 8, "node_id"),
+    ],
+)
+def test_every_refusal_has_its_code_and_leaves_nothing(site: Site, words: list[str], code: int, said: str) -> None:
+    before = snapshot(site.node)
+    done = site.install(*words)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert snapshot(site.node) == before
+
+
+def test_a_missing_build_ends_with_6(site: Site) -> None:
+    listing = site.plane.builds_dir / "manifest.json"
+    text = listing.read_text()
+    before = snapshot(site.node)
+    listing.unlink()
+    try:
+        done = site.install("--key-file", KEY)
+    finally:
+        listing.write_text(text)
+    assert done.returncode == 6, done.stderr
+    assert "heterofleet artifacts build" in done.stderr
+    assert snapshot(site.node) == before
+
+
+def test_dry_run_changes_nothing_and_shows_the_settings(site: Site) -> None:
+    before = snapshot(site.node)
+    done = site.install("--key-file", KEY, "--label", "a=b", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 'labels: {"a": "b"}' in done.stdout
+    assert site.plane.key not in done.stdout
+    assert snapshot(site.node) == before
+
+
+def test_no_start_installs_and_enables_only(site: Site) -> None:
+    assert site.install("--key-file", KEY, "--no-start").returncode == 0
+    assert (site.property("ActiveState"), site.property("UnitFileState")) == ("inactive", "enabled")
+
+
+def test_settings_that_the_agent_refuses_are_taken_back_and_the_old_agent_runs_on(site: Site) -> None:
+    assert site.install("--key-file", KEY).returncode == 0
+    pid = site.property("MainPID")
+    text = site.node.get("/etc/heterofleet/agent.yaml").decode()
+    site.node.put("/etc/heterofleet/agent.yaml", text + "max_taskz: 5\n", 0o600)
+    before = [line for line in snapshot(site.node) if not line.startswith("/var/lib/heterofleet")]
+    done = site.install("--label", "site=new")
+    assert done.returncode == 8, done.stderr
+    assert "max_tasks" in done.stderr  # the nearest known one
+    assert [line for line in snapshot(site.node) if not line.startswith("/var/lib/heterofleet")] == before
+    assert site.property("MainPID") == pid
+
+
+@pytest.mark.parametrize("seconds", ["0.4", "0.8", "1.2", "1.8", "2.4"])
+def test_ended_by_a_signal_it_is_installed_or_as_before(site: Site, seconds: str) -> None:
+    before = snapshot(site.node)
+    done = site.node.run(["timeout", "--preserve-status", seconds, "sh", SCRIPT, "--key-file", KEY], check=False)
+    if done.returncode == 0:
+        assert site.status()["registered"]
+    else:
+        assert done.returncode == 9, done.stderr
+        assert snapshot(site.node) == before
+        assert site.property("ActiveState") != "active"
+
+
+def test_what_a_power_cut_left_half_done_is_taken_back_first(site: Site) -> None:
+    # SIGKILL as soon as the first file of the settings is there: nothing could be taken back then.
+    script = (
+        f"sh {SCRIPT} --key-file {KEY} & child=$!; "
+        "while [ ! -e /etc/heterofleet/agent.yaml ]; do :; done; kill -9 $child; wait $child"
+    )
+    assert site.node.run(["sh", "-c", script], check=False).returncode == 137
+    assert site.node.run(["test", "-d", "/opt/heterofleet/.undo"]).returncode == 0
+    done = site.install("--key-file", KEY)
+    assert done.returncode == 0, done.stderr
+    assert "an earlier run was cut short" in done.stdout
+    assert site.node.run(["test", "-e", "/opt/heterofleet/.undo"], check=False).returncode == 1
+    assert site.status()["registered"]
+
+
+def test_a_pipe_works_and_other_shells_do(site: Site) -> None:
+    piped = f"curl -fsSL {site.plane.url}/install-agent.sh | HETEROFLEET_API_KEY=$(cat {KEY}) sh -s -- --label via=pipe"
+    done = site.node.run(["sh", "-c", piped], check=False, timeout=150)
+    assert done.returncode == 0, done.stderr
+    again = site.install("--label", "via=bash", shell="bash")
+    assert again.returncode == 0, again.stderr
+    name = site.status()["node_id"]
+    assert site.plane.get(f"/api/v1/nodes/{name}")["labels"] == {"via": "bash"}
+
+
+def test_the_kernel_refuses_a_port(site: Site) -> None:
+    assert site.install("--key-file", KEY).returncode == 0
+    lines = site.node.get(f"/etc/systemd/system/{UNIT}").decode().splitlines()
+    options = [word for line in lines if line.startswith("SystemCall") for word in ("-p", line)]
+    code = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()"
+    done = site.node.run(["systemd-run", "--pipe", "--wait", "--quiet", *options, "python3", "-c", code], check=False)
+    assert done.returncode == 1
+    assert "PermissionError: [Errno 1]" in done.stderr
+    checked = site.node.run(["systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}"])
+    assert [line for line in (checked.stdout + checked.stderr).splitlines() if UNIT in line] == []
+
+
+@pytest.mark.case("FC-018")
+def test_the_agent_outlives_a_stop_of_the_engine(site: Site) -> None:
+    """The unit required the engine: an upgrade of Docker stopped the agent, and nothing started it again."""
+    assert site.install("--key-file", KEY).returncode == 0
+    name, pid = site.status()["node_id"], site.property("MainPID")
+
+    def available() -> object:
+        return (site.plane.get(f"/api/v1/nodes/{name}")["docker"] or {}).get("available")
+
+    wait_for("the engine is reported", lambda: available() is True, 30, 0.2)
+    site.node.stop_engine()
+    wait_for("its absence is reported", lambda: available() is False, 30, 0.2)
+    assert (site.property("ActiveState"), site.property("MainPID")) == ("active", pid)
+    assert site.plane.get(f"/api/v1/nodes/{name}")["state"] == "online"
+    site.node.start_engine()
+    wait_for("the engine is reported again", lambda: available() is True, 30, 0.2)
+    assert site.property("MainPID") == pid
+
+
+def test_purge_does_not_leave_containers_without_a_word(site: Site) -> None:
+    assert site.install("--key-file", KEY).returncode == 0
+    archive = subprocess.run(["docker", "save", Lab().task_image], capture_output=True, check=True).stdout
+    site.node.load_image(archive)
+    site.node.docker(
+        "run", "-d", "--name", "task-kept", "--label", "heterofleet.task=kept", Lab().task_image, "sleep", "300"
+    )
+    try:
+        refused = site.uninstall("--purge")
+        assert refused.returncode == 8
+        assert "task containers run here" in refused.stderr
+        assert site.property("ActiveState") == "active"
+        removed = site.uninstall()
+        assert removed.returncode == 0, removed.stderr
+        assert "task-kept" in removed.stdout
+        assert site.node.docker("inspect", "-f", "{{.State.Running}}", "task-kept").stdout.strip() == "true"
+    finally:
+        site.node.docker("rm", "-f", "task-kept")
