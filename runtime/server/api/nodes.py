@@ -12,7 +12,7 @@ from runtime.protocol.codec import encode
 from runtime.protocol.nodes import BuildLedger, BuildUse, CardList, CordonRequest, DrainRequest, NodeList
 from runtime.server import validation
 from runtime.server.auth import operator, parts
-from runtime.server.services import nodes
+from runtime.server.services import node_actions, nodes
 
 blueprint = flask.Blueprint("nodes", __name__)
 
@@ -32,7 +32,7 @@ def shown(node_id: str) -> flask.Response:
 @blueprint.delete(f"{routes.NODES}/<node_id>")
 def deleted(node_id: str) -> tuple[str, int]:
     who = operator("admin")
-    nodes.delete(parts().db, parts().presence, node_id, who.name)
+    node_actions.delete(parts().db, parts().presence, node_id, who.name)
     return "", 204
 
 
@@ -40,14 +40,14 @@ def deleted(node_id: str) -> tuple[str, int]:
 def cordoned(node_id: str) -> flask.Response:
     who = operator("admin")
     request = validation.parse(CordonRequest, flask.request.get_data(), code="bad_parameter", forbid_unknown=True)
-    nodes.cordon(parts().db, parts().presence, node_id, request.reason, who.name)
+    node_actions.cordon(parts().db, parts().presence, node_id, request.reason, who.name)
     return _node(node_id)
 
 
 @blueprint.post(f"{routes.NODES}/<node_id>/uncordon")
 def uncordoned(node_id: str) -> flask.Response:
     who = operator("admin")
-    nodes.uncordon(parts().db, parts().presence, node_id, who.name)
+    node_actions.uncordon(parts().db, parts().presence, node_id, who.name)
     return _node(node_id)
 
 
@@ -56,14 +56,14 @@ def drained(node_id: str) -> flask.Response:
     who = operator("admin")
     raw = flask.request.get_data() or b"{}"
     request = validation.parse(DrainRequest, raw, code="bad_parameter", forbid_unknown=True)
-    nodes.drain(parts().db, parts().presence, node_id, request, who.name)
+    node_actions.drain(parts().db, parts().presence, node_id, request, who.name)
     return _node(node_id)
 
 
 @blueprint.post(f"{routes.NODES}/<node_id>/release")
 def released(node_id: str) -> flask.Response:
     who = operator("admin")
-    nodes.release(parts().db, parts().presence, node_id, who.name)
+    node_actions.release(parts().db, parts().presence, node_id, who.name)
     return _node(node_id)
 
 

@@ -1,4 +1,4 @@
-"""Nodes and cards as the API shows them, and what operators do to a node."""
+"""Nodes and cards as the API shows them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from runtime.protocol import times
 from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuStats, Heartbeat
-from runtime.protocol.nodes import Card, CardHealth, Cordon, DrainRequest, EventKind, Node, NodeState
+from runtime.protocol.nodes import Card, CardHealth, Node
 from runtime.protocol.problems import Problem
-from runtime.protocol.states import ON_NODE
 from runtime.protocol.tasks import TaskWarning
-from runtime.server.services.events import emit
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.presence import Presence
-from runtime.server.services.tasks import lifecycle
-from runtime.server.store.database import Database, Tx
-from runtime.server.store.tables import exclusions, gpu_allocations, nodes, tasks
+from runtime.server.store.database import Database
+from runtime.server.store.tables import gpu_allocations, tasks
 
 SKEW_WARNING_S = 30.0
 
@@ -39,7 +35,7 @@ def read_node(db: Database, presence: Presence, node_id: str) -> Node:
     """Raises node_not_found."""
     shown = _shown(db, presence, [node_id])
     if not shown:
-        raise _not_found(node_id)
+        raise not_found(node_id)
     return shown[0]
 
 
@@ -61,139 +57,9 @@ def read_card(db: Database, presence: Presence, uuid: str) -> Card:
     raise Problem("gpu_not_found", f"No node reports a card {uuid[:80]!r}.")
 
 
-# -- what operators do -----------------------------------------------------------------------------------------
-
-
-def cordon(db: Database, presence: Presence, node_id: str, reason: str, owner: str) -> None:
-    """Give the node no new work; what it holds goes on, what it has not claimed goes elsewhere."""
-    _cordon(db, presence, node_id, Cordon(reason, owner, times.to_wire(times.now())), None)
-
-
-def drain(db: Database, presence: Presence, node_id: str, request: DrainRequest, owner: str) -> None:
-    """Cordon, and at the deadline leave, stop or reschedule what still runs."""
-    _cordon(db, presence, node_id, Cordon(request.reason, owner, times.to_wire(times.now())), request)
-
-
-def uncordon(db: Database, presence: Presence, node_id: str, owner: str) -> None:
-    """The node may get work again."""
-
-    def change(tx: Tx) -> None:
-        _must_exist(tx, node_id)
-        tx.execute(
-            sa.update(nodes)
-            .where(nodes.c.id == node_id)
-            .values(
-                cordon_reason=None,
-                cordon_owner=None,
-                cordon_since=None,
-                draining=False,
-                drain_deadline=None,
-                drain_then=None,
-                bad_ends=0,
-            )
-        )
-        emit(tx, EventKind.NODE_CORDONED, code="uncordoned", node_id=node_id, actor=f"operator:{owner}")
-        tx.after(lambda: presence.set_cordon(node_id, None))
-
-    db.write(change)
-
-
-def release(db: Database, presence: Presence, node_id: str, owner: str) -> None:
-    """Let another machine take the node id. Raises node_online while its holder speaks."""
-    _refuse_online(presence, node_id, "released")
-
-    def change(tx: Tx) -> None:
-        _must_exist(tx, node_id)
-        tx.execute(sa.update(nodes).where(nodes.c.id == node_id).values(instance_id=None))
-        emit(tx, EventKind.OPERATOR_ACTION, code="node_released", node_id=node_id, actor=f"operator:{owner}")
-        tx.after(lambda: presence.released(node_id))
-
-    db.write(change)
-
-
-def delete(db: Database, presence: Presence, node_id: str, owner: str) -> None:
-    """Forget the node. Raises node_online, or node_has_tasks while a task belongs to it."""
-    _refuse_online(presence, node_id, "deleted")
-
-    def change(tx: Tx) -> None:
-        _must_exist(tx, node_id)
-        held = tx.execute(
-            sa.select(tasks.c.id).where(
-                tasks.c.node_id == node_id, tasks.c.status.in_([status.value for status in ON_NODE])
-            )
-        ).scalars()
-        names = sorted(held)
-        if names:
-            raise Problem(
-                "node_has_tasks",
-                f"Node {node_id} holds {len(names)} task(s) ({', '.join(names[:5])}); stop or reschedule them first.",
-                tasks=names[:100],
-            )
-        tx.execute(sa.delete(gpu_allocations).where(gpu_allocations.c.node_id == node_id))
-        tx.execute(sa.delete(exclusions).where(exclusions.c.node_id == node_id))
-        tx.execute(sa.delete(nodes).where(nodes.c.id == node_id))
-        emit(tx, EventKind.OPERATOR_ACTION, code="node_deleted", node_id=node_id, actor=f"operator:{owner}")
-        tx.after(lambda: presence.forget(node_id))
-
-    db.write(change)
-
-
-def _cordon(db: Database, presence: Presence, node_id: str, wanted: Cordon, request: DrainRequest | None) -> None:
-    deadline = None
-    if request is not None:
-        deadline = times.to_wire(times.now() + timedelta(seconds=request.deadline_s))
-    then = request.then if request is not None else None
-
-    def change(tx: Tx) -> None:
-        _must_exist(tx, node_id)
-        tx.execute(
-            sa.update(nodes)
-            .where(nodes.c.id == node_id)
-            .values(
-                cordon_reason=wanted.reason,
-                cordon_owner=wanted.owner,
-                cordon_since=wanted.since,
-                draining=request is not None,
-                drain_deadline=deadline,
-                drain_then=then,
-            )
-        )
-        lifecycle.node_left(tx, node_id)
-        emit(
-            tx,
-            EventKind.NODE_CORDONED,
-            code="draining" if request is not None else "cordoned",
-            node_id=node_id,
-            actor=f"operator:{wanted.owner}",
-            detail=wanted.reason,
-        )
-        tx.after(
-            lambda: presence.set_cordon(node_id, wanted, draining=request is not None, deadline=deadline, then=then)
-        )
-
-    db.write(change)
-
-
-def _must_exist(tx: Tx, node_id: str) -> None:
-    if tx.execute(sa.select(nodes.c.id).where(nodes.c.id == node_id).with_for_update()).first() is None:
-        raise _not_found(node_id)
-
-
-def _not_found(node_id: str) -> Problem:
-    return Problem("node_not_found", f"There is no node {node_id[:80]!r}.")
-
-
-def _refuse_online(presence: Presence, node_id: str, what: str) -> None:
-    view = presence.view(node_id)
-    if view is not None and view.state in (NodeState.ONLINE, NodeState.UNREACHABLE) and view.instance_id is not None:
-        raise Problem(
-            "node_online",
-            f"Node {node_id} is {view.state.value}; only a node that is lost or offline can be {what}.",
-            state=view.state.value,
-        )
-
-
-# -- reading ---------------------------------------------------------------------------------------------------
+def not_found(node_id: str) -> Problem:
+    """The refusal of a node id that nobody has."""
+    return Problem("nodenot_found", f"There is no node {node_id[:80]!r}.")
 
 
 def _shown(db: Database, presence: Presence, node_ids: list[str]) -> list[Node]:
