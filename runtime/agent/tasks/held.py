@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
+from runtime.agent.loop import Backoff
 from runtime.agent.tasks.classify import StopReason
 from runtime.agent.tasks.probes import ProbeState
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
@@ -17,6 +18,9 @@ from runtime.protocol.times import now, to_wire
 if TYPE_CHECKING:
     from runtime.agent.drivers.images import DockerPull
     from runtime.agent.tasks.classify import Conclusion
+
+AGAIN_FIRST_S = 1.0
+AGAIN_MAX_S = 20.0
 
 
 @dataclass
@@ -52,6 +56,7 @@ class Held:
     removal_tries: int = 0
     tries: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
+    pauses: Backoff = field(default_factory=lambda: Backoff(AGAIN_FIRST_S, AGAIN_MAX_S, least_s=AGAIN_FIRST_S / 2))
 
     @property
     def key(self) -> Key:

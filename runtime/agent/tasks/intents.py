@@ -101,7 +101,7 @@ class Intents:
                 self._way.advance(held)
 
     def _ask_later(self, held: Held) -> None:
-        self._parts.probes.submit(f"ask/{held.name}", lambda: self._ask(held))
+        self._parts.reports.submit(f"ask/{held.name}", lambda: self._ask(held))
 
     def _stop(self, held: Held) -> None:
         if held.want is None:

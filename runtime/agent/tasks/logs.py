@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READERS = 8
+SENDERS = 2
 FLUSH_S = 0.5
 RATE_BYTES_S = 1024 * 1024
 CHUNK_BYTES = 256 * 1024
@@ -38,6 +39,7 @@ class LogShipper:
         self._parts = parts
         self._claims = claims
         self._pool = Pool("logs", READERS)
+        self._senders = Pool("log-send", SENDERS)
         self._lock = threading.Lock()
         self._open: dict[str, _Stream] = {}
 
@@ -57,7 +59,7 @@ class LogShipper:
                 if stream is not None:
                     stream.until = follow.until
                     continue
-                stream = _Stream(self._parts, self._held(name), follow)
+                stream = _Stream(self._parts, self._senders, self._held(name), follow)
                 self._open[name] = stream
                 self._pool.submit(name, lambda name=name, stream=stream: self._run(name, stream))  # type: ignore[misc]
 
@@ -66,6 +68,7 @@ class LogShipper:
             for stream in self._open.values():
                 stream.close()
         self._pool.stop(0.0)
+        self._senders.stop(0.0)
 
     def _held(self, name: str) -> Held:
         return next(held for held in self._claims.all() if held.name == name)
@@ -82,10 +85,11 @@ class LogShipper:
 
 
 class _Stream:
-    """One task's output. Two threads: the reader fills a bounded buffer, a timer-paced sender empties it."""
+    """One task's output: its reader fills a bounded buffer, a sender paced by a timer empties it."""
 
-    def __init__(self, parts: Parts, held: Held, follow: Follow) -> None:
+    def __init__(self, parts: Parts, senders: Pool, held: Held, follow: Follow) -> None:
         self._parts = parts
+        self._senders = senders
         self._held = held
         self._keep = min(follow.from_tail_bytes if follow.from_tail_bytes is not None else 65536, LOG_KEEP_BYTES)
         self.until = follow.until
@@ -95,6 +99,7 @@ class _Stream:
         self._end = 0  # raw position behind the buffer
         self._server_end: Optional[int] = None
         self._started = False
+        self._armed = False
         self._budget = float(RATE_BYTES_S)
         self._budget_at = time.monotonic()
 
@@ -107,27 +112,31 @@ class _Stream:
         container_id = self._held.record.container_id
         if container_id is None:
             return
-        flushed = time.monotonic()
         timers = self._parts.timers
         name = ("log", self._held.name)
         lock = threading.Lock()
 
         def flush_later() -> None:
-            self._parts.probes.submit(f"log/{self._held.name}", flush)
+            self._senders.submit(self._held.name, flush)
 
         def flush() -> None:
             with lock:
+                self._armed = False
                 self._flush()
+                if self._buffer and not self._closed:
+                    arm()
+
+        def arm() -> None:
+            # Armed once, not put off by every new line: a program that prints all the time is read all the time.
+            if not self._armed:
+                self._armed = True
+                timers.after(name, FLUSH_S, flush_later)
 
         try:
             for piece in self._parts.driver.log_stream(container_id, self._opened):
                 with lock:
                     self._take(piece)
-                    if len(self._buffer) >= CHUNK_BYTES and time.monotonic() - flushed >= FLUSH_S:
-                        self._flush()
-                        flushed = time.monotonic()
-                    elif self._buffer:
-                        timers.after(name, FLUSH_S, flush_later)
+                    arm()
                 if self._closed or self._over():
                     break
         finally:

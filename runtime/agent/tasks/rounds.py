@@ -14,11 +14,11 @@ from runtime.agent.drivers.driver import (
 )
 from runtime.agent.drivers.errors import DriverError
 from runtime.agent.link.errors import LinkError, Refused
+from runtime.agent.tasks.claiming import without_secrets
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.listing import LastListing, Listing, Trust, is_own
 from runtime.agent.tasks.reconcile import BOX_OF_STATE, Box, Decision, Server, Situation, decide, needs_server
 from runtime.agent.tasks.records import STARTED_STAGES, ClaimRecord, Key, Stage
-from runtime.agent.tasks.way import without_secrets
 from runtime.agent.tasks.zombies import SETTLED_S, read_task
 from runtime.protocol.tasks import Reclaim, Task, TaskSpec
 

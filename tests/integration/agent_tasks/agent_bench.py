@@ -257,6 +257,11 @@ class Agent:
 
         return dict(wait_until(f"{task_id} runs", look))
 
+    def logs(self, task_id: str) -> str:
+        """All that the container printed, by Docker's own client."""
+        found = self.container(task_id)
+        return run(["docker", "logs", found["Id"]], check=False).stdout if found else ""
+
     def gone(self, task_id: str) -> None:
         wait_until(f"the container of {task_id} is gone", lambda: self.container(task_id) is None)
 
