@@ -94,7 +94,8 @@ class ControlPlane:
             [HETEROFLEET, "server", "run", "--config", str(self.settings_file)], self.ready, timeout=timeout
         )
         if not self.token_file.exists():
-            self.make_token("lab", "admin", self.token_file)
+            # Two processes on one database need a name each.
+            self.make_token(f"lab-{self.name}", "admin", self.token_file)
 
     def make_token(self, name: str, role: str, path: Path) -> None:
         made = run(

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from tests.integration.postgres import PostgresServer
 
+from tests.integration.postgres import Postgres
 from tests.lab.control_plane import ControlPlane
 from tests.lab.process import wait_for
 from tests.lab.simulated_node import SimulatedNode
@@ -72,9 +72,9 @@ def test_two_hundred_parallel_claims_have_one_winner_on_sqlite(tmp_path, plane_f
 
 @pytest.mark.timeout(900)
 def test_two_hundred_parallel_claims_have_one_winner_on_two_processes_over_postgresql(
-    postgres: PostgresServer, plane_factory
+    postgres: Postgres, plane_factory
 ) -> None:
-    url = postgres.create_database("race")
-    one = plane_factory("race-pg-1", 3412, database_url=url)
-    two = plane_factory("race-pg-2", 3413, database_url=url, api_key_file=str(one.key_file))
-    race([one, two])
+    with postgres.database() as url:
+        one = plane_factory("race-pg-1", 3412, database_url=url)
+        two = plane_factory("race-pg-2", 3413, database_url=url, api_key_file=str(one.key_file))
+        race([one, two])

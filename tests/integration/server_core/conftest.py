@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.postgres import Postgres, cluster
+from tests.integration.postgres import Postgres
 from tests.integration.server_core.plane import Agent, Plane, running
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with cluster() as made:
-        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

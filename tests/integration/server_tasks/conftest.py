@@ -21,7 +21,6 @@ from runtime.server.parts import Parts, build_parts
 from runtime.server.serving import Server
 from runtime.server.settings import ServerSettings
 from runtime.server.store.tables import tokens
-from tests.integration.postgres import Postgres, cluster
 from tests.lab.simulated_node import SimulatedNode
 
 KEY = "an-api-key-of-the-tests"
@@ -155,12 +154,6 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
     made, stop = start_plane(tmp_path / "server")
     yield made
     stop()
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with cluster() as made:
-        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
