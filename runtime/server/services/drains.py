@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 
 import sqlalchemy as sa
 
 from runtime.protocol import times
 from runtime.protocol.nodes import EventKind
+from runtime.protocol.problems import Problem
 from runtime.protocol.states import Status
 from runtime.server.services.events import emit
 from runtime.server.services.presence import Presence
@@ -27,7 +29,8 @@ def finish(db: Database, presence: Presence, now: datetime) -> None:
         owner = cordon.owner if cordon is not None else "server"
         if then != "leave":
             for task_id in _running(db, node_id):
-                operate.act(db, then, task_id, owner, now)
+                with contextlib.suppress(Problem):  # it has ended by itself meanwhile, or is being stopped already
+                    operate.act(db, then, task_id, owner, now)
         db.write(lambda tx, node_id=node_id, then=then: _over(tx, node_id, then))  # type: ignore[misc]
         presence.set_cordon(node_id, cordon, draining=True)
 
