@@ -46,7 +46,7 @@ def uncordon(db: Database, presence: Presence, node_id: str, owner: str) -> None
                 bad_ends=0,
             )
         )
-        emit(tx, EventKind.NODE_CORDONED, code="uncordoned", node_id=node_id, actor=f"operator:{owner}")
+        emit(tx, EventKind.NODE_CORDONED, code="uncordoned", node_id=node_id, actor=owner)
         tx.after(lambda: presence.set_cordon(node_id, None))
 
     db.write(change)
@@ -59,7 +59,7 @@ def release(db: Database, presence: Presence, node_id: str, owner: str) -> None:
     def change(tx: Tx) -> None:
         _must_exist(tx, node_id)
         tx.execute(sa.update(nodes).where(nodes.c.id == node_id).values(instance_id=None))
-        emit(tx, EventKind.OPERATOR_ACTION, code="node_released", node_id=node_id, actor=f"operator:{owner}")
+        emit(tx, EventKind.OPERATOR_ACTION, code="node_released", node_id=node_id, actor=owner)
         tx.after(lambda: presence.released(node_id))
 
     db.write(change)
@@ -86,7 +86,7 @@ def delete(db: Database, presence: Presence, node_id: str, owner: str) -> None:
         tx.execute(sa.delete(gpu_allocations).where(gpu_allocations.c.node_id == node_id))
         tx.execute(sa.delete(exclusions).where(exclusions.c.node_id == node_id))
         tx.execute(sa.delete(nodes).where(nodes.c.id == node_id))
-        emit(tx, EventKind.OPERATOR_ACTION, code="node_deleted", node_id=node_id, actor=f"operator:{owner}")
+        emit(tx, EventKind.OPERATOR_ACTION, code="node_deleted", node_id=node_id, actor=owner)
         tx.after(lambda: presence.forget(node_id))
 
     db.write(change)
@@ -118,7 +118,7 @@ def _cordon(db: Database, presence: Presence, node_id: str, wanted: Cordon, requ
             EventKind.NODE_CORDONED,
             code="draining" if request is not None else "cordoned",
             node_id=node_id,
-            actor=f"operator:{wanted.owner}",
+            actor=wanted.owner,
             detail=wanted.reason,
         )
         tx.after(
