@@ -59,7 +59,7 @@ def read_card(db: Database, presence: Presence, uuid: str) -> Card:
 
 def not_found(node_id: str) -> Problem:
     """The refusal of a node id that nobody has."""
-    return Problem("nodenot_found", f"There is no node {node_id[:80]!r}.")
+    return Problem("node_not_found", f"There is no node {node_id[:80]!r}.")
 
 
 def _shown(db: Database, presence: Presence, node_ids: list[str]) -> list[Node]:
