@@ -87,7 +87,7 @@ class Doorbell:
     """The doorbell's server. Takes the address in the constructor; raises ListenError."""
 
     def __init__(self, parts: Parts) -> None:
-        self._socket: socket.socket = bind(parts.settings.doorbell_listen)
+        self._socket: socket.socket = bind(parts.settings.doorbell_listen, "doorbell_listen")
         self.port: int = self._socket.getsockname()[1]
         self._bells = Bells()
         parts.board.on_change(self._bells.ring)

@@ -41,7 +41,7 @@ class Server:
 
     def __init__(self, app: flask.Flask, parts: Parts) -> None:
         settings = parts.settings
-        self._socket = bind(settings.listen)
+        self._socket = bind(settings.listen, "listen")
         self.port: int = self._socket.getsockname()[1]
         self._map: dict[int, Any] = {}
         self._stopping = threading.Event()
@@ -102,8 +102,8 @@ class Server:
         )
 
 
-def bind(listen: str) -> socket.socket:
-    """A listening socket on ``host:port``. Raises ListenError with one sentence."""
+def bind(listen: str, setting: str) -> socket.socket:
+    """A listening socket on ``host:port``, which ``setting`` names. Raises ListenError with one sentence."""
     host, port = split_listen(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -111,7 +111,9 @@ def bind(listen: str) -> socket.socket:
         )[0]
         made = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ListenError(f"The address {listen} cannot be used ({error.strerror}); set listen to host:port.") from None
+        raise ListenError(
+            f"The address {listen} cannot be used ({error.strerror}); set {setting} to host:port."
+        ) from None
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
@@ -119,8 +121,8 @@ def bind(listen: str) -> socket.socket:
     except OSError as error:
         made.close()
         raise ListenError(
-            f"The address {listen} cannot be listened on ({error.strerror}); stop what holds it, or set listen to "
-            "another host:port."
+            f"The address {listen} cannot be listened on ({error.strerror}); stop what holds it, or set {setting} "
+            "to another host:port."
         ) from None
     return made
 

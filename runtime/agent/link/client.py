@@ -240,7 +240,9 @@ class ServerClient:
         except requests.exceptions.Timeout as error:
             raise Unavailable(f"{self.address.base}: no answer within {limits[1]:g} s") from error
         except (requests.exceptions.RequestException, OSError, ValueError) as error:
-            raise Unavailable(f"{self.address.base}: {_root_cause(error)}") from error
+            raise Unavailable(
+                f"{self.address.base}: {_root_cause(error)}; is server_url right, and does the control plane run?"
+            ) from error
 
     def _body(self, response: requests.Response, deadline: float) -> bytes:
         """The whole body; Unavailable when it is cut, too long, or drips past the deadline."""
@@ -279,7 +281,7 @@ class ServerClient:
         if status == 401:
             refusal = problem or ProblemDocument(401, "bad_api_key", "the server does not accept the system key")
             raise Refused(refusal)
-        text = f"{problem.code}: {problem.detail}" if problem else f"HTTP {status} without a problem document"
+        text = f"{problem.code}: {problem.detail}" if problem else "no problem document: is this a control plane?"
         if problem is None or status in (408, 429) or status >= 500:
             raise Unavailable(
                 f"{self.address.base} answered {status} ({text})",
@@ -355,7 +357,8 @@ def _json_of(response: requests.Response, content: bytes) -> Any:
     except ValueError:
         kind = response.headers.get("Content-Type", "no content type")
         raise Unavailable(
-            f"an answer {response.status_code} that is not JSON ({kind}): something else than a control plane answered",
+            f"an answer {response.status_code} that is not JSON ({kind}): something else than a control plane "
+            "answered; check server_url",
             answered=True,
             status=response.status_code,
         ) from None

@@ -54,8 +54,8 @@ class Builds:
     def build(self, arch: str) -> Build:
         """The file for ``amd64`` or ``arm64``. Raises Problem: ``unknown_arch``, ``agent_build_missing``."""
         if arch not in ARCHITECTURES:
-            wanted = " or ".join(ARCHITECTURES)
-            raise Problem("unknown_arch", f"Found the architecture {arch[:40]!r}, wanted {wanted}.", known=ARCHITECTURES)
+            found, wanted = repr(arch[:40]), " or ".join(ARCHITECTURES)
+            raise Problem("unknown_arch", f"Found the architecture {found}, wanted {wanted}.", known=ARCHITECTURES)
         entry = self.manifest().builds.get(arch)
         if entry is None:
             raise self._missing(f"There is no agent build for {arch} here")
@@ -122,7 +122,7 @@ def server_url(public_url: str | None, scheme: str, host: str) -> str:
         scheme, _, host = public_url.rstrip("/").partition("://")
     if scheme not in ("http", "https") or _HOST.fullmatch(host) is None:
         where = "the setting public_url" if public_url else "the Host header"
-        raise Problem("bad_parameter", f"Found {host[:80]!r} in {where}, wanted a host of A-Z, a-z, 0-9 and . : [ ] - only.")
+        raise Problem("bad_parameter", f"Found {host[:80]!r} in {where}, wanted a host of A-Z a-z 0-9 . : [ ] - only.")
     return f"{scheme}://{host}"
 
 

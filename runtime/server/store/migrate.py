@@ -47,7 +47,10 @@ def migrate(db: Database) -> None:
     except InterfaceError as error:
         raise _unreachable(db, error) from None
     except DatabaseError as error:
-        raise StoreError(EXIT_CONFIGURATION, f"{_name(db)} is not a database of ours: {_words(error)}.") from None
+        raise StoreError(
+            EXIT_CONFIGURATION,
+            f"{_name(db)} is not a database of ours ({_words(error)}); move it away, or name another in database_url.",
+        ) from None
 
 
 def head() -> str:
