@@ -26,11 +26,12 @@ from runtime.protocol.times import to_wire
 log = logging.getLogger(__name__)
 
 FIRST_INTERVAL_S = 5.0
-FIRST_WINDOW = 1.6
+FIRST_WINDOW = 2.0
 LAST_WINDOW = 4.0
 LEAST_WAIT = 0.2
-"""Back-off in intervals: from 1 to 8 s at first, then from 1 to 20 s, when beats are 5 s apart. The first window
-is wide enough that a fleet that was beating evenly asks no faster than before when its server goes away."""
+"""Back-off in intervals: from 1 to 10 s at first, then from 1 to 20 s, when beats are 5 s apart. The first window
+is as wide as one lost beat allows (the node must not look unreachable for it): a fleet that was beating evenly asks
+hardly faster than before when its server goes away."""
 
 DEADLINE_S = 60.0
 
@@ -98,6 +99,7 @@ class Heartbeats:
         self._seen_revision = seen[1] if seen else None
         self._backoff = self._new_backoff(interval_s)
         self._hurried = False
+        self._told_newcomer = False
         self._first = True
         self.loop = Loop("heartbeat", interval_s, self.beat, deadline_s=DEADLINE_S, rng=self._rng, clock=clock)
 
@@ -162,7 +164,9 @@ class Heartbeats:
             self._seen_revision = max(self._seen_revision, answer.revision)
         if changed:
             log.warning("another control plane answers now: %s", answer.control_plane_id)
-            self.loop.wake()
+            if not self._told_newcomer:
+                self.loop.wake()
+        self._told_newcomer = changed  # two that answer in turn (behind one address) must not make a race of it
         return answer
 
     def _accepted(self, answer: HeartbeatAnswer) -> None:
@@ -204,9 +208,10 @@ class Heartbeats:
             delay = None  # acting on it did not help: two agents may be taking the same identity in turn
         self._hurried = delay == 0
         if delay is None:
-            delay = max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0)
-        elif delay == REFUSED_S:
-            delay = self._refused_s * self._rng.uniform(0.9, 1.1)
+            asked = getattr(error, "retry_after", None) or 0.0
+            delay = max(self._backoff.next(), asked * self._rng.uniform(1.0, 1.1))
+        else:
+            delay = (self._refused_s if outcome.link is Link.REFUSED and delay else delay) * self._rng.uniform(0.9, 1.1)
         self.loop.delay_next(delay)
 
     def _note(self, error: LinkError, outcome: Outcome) -> None:
