@@ -6,6 +6,7 @@ heavier needs; they are imported when they are called, and not to list a node.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -77,6 +78,10 @@ for _command in (nodes, gpus, tasks, events):
     root.add_command(_command)
 
 
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""How a full or broken disk refuses the output."""
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
     """Run, and end the process with the command's exit code."""
     try:
@@ -94,6 +99,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
     except BrokenPipeError:
         # Whoever read our output has enough. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.FAILED)
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"heterofleet: the output cannot be written ({error.strerror}); it is not complete", err=True)
         sys.exit(ExitCode.FAILED)
     sys.exit(result if isinstance(result, int) else 0)
 

@@ -43,14 +43,13 @@ def migrate(db: Database) -> None:
                 _upgrade(connection)
                 _introduce(connection)
     except OperationalError as error:
+        if getattr(error.orig, "sqlite_errorname", None) == "SQLITE_ERROR":
+            raise _foreign(db, error) from None  # not the disk: a table that must be there is not
         raise _unusable(db, error) from None
     except InterfaceError as error:
         raise _unreachable(db, error) from None
     except DatabaseError as error:
-        raise StoreError(
-            EXIT_CONFIGURATION,
-            f"{_name(db)} is not a database of ours ({_words(error)}); move it away, or name another in database_url.",
-        ) from None
+        raise _foreign(db, error) from None
 
 
 def head() -> str:
@@ -142,6 +141,13 @@ def _make_folder(db: Database) -> None:
             f"The database's folder {folder} cannot be written ({error.strerror}); give the server's user the "
             "folder, or set state_dir or database_url.",
         ) from None
+
+
+def _foreign(db: Database, error: DBAPIError) -> StoreError:
+    return StoreError(
+        EXIT_CONFIGURATION,
+        f"{_name(db)} is not a database of ours ({_words(error)}); move it away, or name another in database_url.",
+    )
 
 
 def _unusable(db: Database, error: OperationalError) -> StoreError:

@@ -122,6 +122,11 @@ class Live:
         return dict(answer.body)
 
 
+def clean_environment(**variables: str) -> dict[str, str]:
+    """This process's environment without any setting of ours, and ``variables``."""
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("HETEROFLEET_")}, **variables}
+
+
 def run(
     *words: str,
     env: Optional[Mapping[str, str]] = None,
@@ -129,10 +134,9 @@ def run(
     cwd: Optional[Path] = None,
 ) -> subprocess.CompletedProcess[str]:
     """A command to its end, with no setting of ours from this process's environment."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HETEROFLEET_")}
     return subprocess.run(
         words,
-        env={**clean, **(env or {})},
+        env=clean_environment(**(env or {})),
         cwd=cwd or Path("/"),
         stdin=subprocess.DEVNULL,
         capture_output=True,
