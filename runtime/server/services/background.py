@@ -59,6 +59,7 @@ class Background:
         parts = self._parts
         if not parts.db.is_sqlite:
             parts.db.refresh_revision()
+            parts.rollback.load()
             if time.monotonic() - self._resynced_at >= RESYNC_S:
                 self._resynced_at = time.monotonic()
                 self._synced_wall = 0.0

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACE_AT_LEAST_EVERY_S = 5.0
+LONG_PLACEMENT_S = 0.1
 PRUNE_EVERY_S = 3600.0
 CHUNK = 200
 """Transitions that share a transaction: a fleet that comes back together is not one commit a node."""
@@ -57,6 +58,7 @@ class Rounds:
         self._clock_offset: float | None = None
         self._database_lag_s = 0.0
         self._placed_at = 0.0
+        self._place_again_at = 0.0
         self._placed_seen = (-1, -1)
         self._swept_at = 0.0
         self._pruned_at = 0.0
@@ -165,9 +167,15 @@ class Rounds:
         seen = (parts.board.revision, parts.presence.facts_version)
         if not changed and seen == self._placed_seen and now - self._placed_at < PLACE_AT_LEAST_EVERY_S:
             return
+        if now < self._place_again_at:
+            return
         self._placed_at, self._placed_seen = now, seen
         with parts.metrics.placement_seconds.time():
             place(parts.db, parts.presence.views(), times.now(), parts.settings)
+        took = time.monotonic() - now
+        if took >= LONG_PLACEMENT_S:
+            # Thousands wait: looking at all of them after every change would leave no time for requests.
+            self._place_again_at = time.monotonic() + 4 * took
 
 
 def _write_transitions(tx: Tx, transitions: Sequence[Transition]) -> None:

@@ -209,6 +209,9 @@ def test_a_body_that_is_too_large(tmp_path: Path, size: int) -> None:
         answer = raw_post(plane, agent, raw, chunked=False)
         assert_problem(answer, 413, "body_too_large")
         assert_problem(raw_post(plane, agent, raw, chunked=True), 413, "body_too_large")
+        # A call that has no use for a body takes no large one either.
+        useless = plane.operator("POST", "/api/v1/nodes/gpu-a/uncordon", b" " * (1024 * 1024 + 1))
+        assert_problem(useless, 413, "body_too_large")
         assert agent.beat(**FULL).status == 200
 
 

@@ -34,6 +34,8 @@ def test_both_are_one_control_plane(pair: tuple[Plane, Plane]) -> None:
     # The other process knows the binding before it has heard the node itself.
     pending = second.call("GET", "/api/v1/agent/pending?node_id=gpu-a", headers=agent.headers)
     assert pending.status == 200
+    # For longer than a node may be silent the second process has heard nothing, but the first one has.
+    second.parts.presence.started_at -= 3600
     other = Agent(second, instance_id="22222222-aaaa", fingerprint="machine-2")
     assert other.beat(**FULL).code == "node_id_in_use"
     assert through(second, agent).beat(**UNCHANGED).status == 200
@@ -63,11 +65,19 @@ def test_a_task_made_here_is_heard_of_there(pair: tuple[Plane, Plane]) -> None:
         )
 
 
+def test_a_database_that_was_put_back_is_known_to_both(pair: tuple[Plane, Plane]) -> None:
+    first, second = pair
+    Agent(first).beat(**FULL, seen_revision=10_000)
+    wait_until(lambda: second.parts.rollback.active, "the other process knows")
+
+
 def test_one_leads_and_the_other_takes_over(pair: tuple[Plane, Plane]) -> None:
     first, second = pair
     leaders = [plane.parts.background._leader for plane in pair if plane.parts.background is not None]
-    wait_until(lambda: sum(leader._connection is not None for leader in leaders) == 1, "one of them leads")
-    led = first if leaders[0]._connection is not None else second
+    wait_until(lambda: all(leader._tried_at > 0 for leader in leaders), "both have tried to lead")
+    wait_until(lambda: any(leader.leading for leader in leaders), "one of them leads")
+    assert [leader.leads() for leader in leaders if not leader.leading] == [False]
+    led = first if leaders[0].leading else second
     rest = second if led is first else first
     led.parts.stop()
     agent = Agent(rest)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from runtime.server.store.database import Database, Tx
 from runtime.server.store.errors import StoreError
 from runtime.server.store.migrate import head, migrate
 from runtime.server.store.vault import Vault, VaultError
+from tests.integration.server_core.plane import wait_until
 
 
 @pytest.fixture
@@ -70,6 +74,26 @@ def test_processes_that_start_together_migrate_once(database_url: str) -> None:
     assert len({one.control_plane_id for one in databases}) == 1
     for one in databases:
         one.close()
+
+
+def test_a_migration_under_way_is_waited_for(tmp_path: Path) -> None:
+    db = Database(f"sqlite:///{tmp_path / 'test.db'}")
+    with Path(f"{tmp_path / 'test.db'}.migrating").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        inode = f":{os.fstat(file.fileno()).st_ino} "
+        waiting = threading.Thread(target=migrate, args=(db,))
+        waiting.start()
+        wait_until(lambda: [line for line in locks() if "->" in line and inode in line], "it waits for the lock")
+        with sqlite3.connect(tmp_path / "test.db") as looking:
+            assert looking.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    waiting.join(30)
+    db.start()
+    assert db.control_plane_id
+    db.close()
+
+
+def locks() -> list[str]:
+    return Path("/proc/locks").read_text().splitlines()
 
 
 def test_a_newer_database_is_refused_with_the_release_that_fits(db: Database, database_url: str) -> None:
