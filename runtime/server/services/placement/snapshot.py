@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from runtime.protocol.states import ON_NODE, Desired, Status
 from runtime.protocol.times import to_wire
 from runtime.server.services.node_view import NodeView
-from runtime.server.services.placement.model import Candidate, CardNeed, Held, Occupant, Site, need_of, sites_of
+from runtime.server.services.placement.model import Candidate, CardNeed, Held, Need, Occupant, Site, need_of, sites_of
+from runtime.server.services.placement.needs import NEEDS
 from runtime.server.store.tables import attempts, control_plane, exclusions, gpu_allocations, tasks
 
 
@@ -56,7 +57,8 @@ def read(connection: sa.Connection, now: datetime) -> Snapshot:
     if not waiting and not sleepers:
         return Snapshot([], [], [], [])
     excluded = _exclusions(connection, now)
-    candidates = [_candidate(row, excluded) for row in waiting]
+    needs = NEEDS.of(connection, (row["uid"] for row in waiting))
+    candidates = [_candidate(row, needs[row["uid"]], excluded) for row in waiting if row["uid"] in needs]
     return Snapshot(candidates, sleepers, occupants(connection), held_cards(connection))
 
 
@@ -67,25 +69,27 @@ def sites(connection: sa.Connection, views: Iterable[NodeView], mps_max: int) ->
 
 def candidate(connection: sa.Connection, row: sa.RowMapping, now: datetime) -> Candidate:
     """One waiting task, from its whole row."""
-    return _candidate(row, _exclusions(connection, now))
+    return _candidate(row, need_of(row["spec"]), _exclusions(connection, now))
 
 
-def _candidate(row: sa.RowMapping, excluded: dict[str, frozenset[str]]) -> Candidate:
+def _candidate(row: sa.RowMapping, need: Need, excluded: dict[str, frozenset[str]]) -> Candidate:
     return Candidate(
         row["uid"],
         row["id"],
         row["attempt"],
         row["priority"],
         row["created_at"],
-        need_of(row["spec"]),
+        need,
         excluded.get(row["uid"], frozenset()),
     )
 
 
 def occupants(connection: sa.Connection) -> list[Occupant]:
     """The tasks that are on nodes."""
-    query = sa.select(tasks.c.node_id, tasks.c.spec).where(tasks.c.status.in_([status.value for status in ON_NODE]))
-    return [Occupant(row.node_id, need_of(row.spec)) for row in connection.execute(query)]
+    query = sa.select(tasks.c.uid, tasks.c.node_id).where(tasks.c.status.in_([status.value for status in ON_NODE]))
+    found = connection.execute(query).all()
+    needs = NEEDS.of(connection, (row.uid for row in found))
+    return [Occupant(row.node_id, needs[row.uid]) for row in found if row.uid in needs]
 
 
 def held_cards(connection: sa.Connection) -> list[Held]:
@@ -96,9 +100,9 @@ def held_cards(connection: sa.Connection) -> list[Held]:
 
 
 def _waiting(connection: sa.Connection) -> list[sa.RowMapping]:
-    query = sa.select(
-        tasks.c.uid, tasks.c.id, tasks.c.attempt, tasks.c.priority, tasks.c.created_at, tasks.c.spec
-    ).where(tasks.c.status == Status.PENDING.value, tasks.c.desired == Desired.RUN.value)
+    query = sa.select(tasks.c.uid, tasks.c.id, tasks.c.attempt, tasks.c.priority, tasks.c.created_at).where(
+        tasks.c.status == Status.PENDING.value, tasks.c.desired == Desired.RUN.value
+    )
     return list(connection.execute(query).mappings())
 
 
