@@ -31,7 +31,9 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def fetch(url, ca_file, headers, timeout=20):
     context = ssl.create_default_context(cafile=ca_file or None) if url.startswith("https:") else None
-    handlers = [NoRedirect()] + ([urllib.request.HTTPSHandler(context=context)] if context else [])
+    # Proxy variables are not read: the agent does not read them either, so what works here works there.
+    handlers = [NoRedirect(), urllib.request.ProxyHandler({})]
+    handlers += [urllib.request.HTTPSHandler(context=context)] if context else []
     return urllib.request.build_opener(*handlers).open(urllib.request.Request(url, headers=headers), timeout=timeout)
 
 

@@ -6,6 +6,7 @@ Scripts are rendered from ``templates/``, the one source that the fleet toolkit 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
@@ -103,8 +104,9 @@ def templates_folder() -> Path:
     return beside if beside.is_dir() else Path(sys.prefix) / "share" / "heterofleet" / "templates"
 
 
+@functools.cache
 def environment() -> jinja2.Environment:
-    """How templates are rendered, here and by whoever else needs the same bytes."""
+    """How templates are rendered, here and by whoever else needs the same bytes. A changed file is read anew."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates_folder()),
         undefined=jinja2.StrictUndefined,

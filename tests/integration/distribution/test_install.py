@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,6 +238,40 @@ def test_ended_by_a_signal_it_is_installed_or_as_before(site: Site, seconds: str
         assert site.property("ActiveState") != "active"
 
 
+def test_a_heartbeat_that_nobody_confirms_is_taken_back_with_its_reason(site: Site) -> None:
+    before = snapshot(site.node)
+
+    def stop_when_fetched() -> None:
+        # The key was right and the build is there; then the control plane goes away.
+        site.node.sh("until ls /opt/heterofleet/releases/*/heterofleet-agent; do :; done 2>/dev/null")
+        site.plane.stop()
+
+    stopper = threading.Thread(target=stop_when_fetched)
+    stopper.start()
+    try:
+        done = site.install("--key-file", KEY, timeout=200)
+    finally:
+        stopper.join()
+        site.plane.start()
+    assert done.returncode == 7, done.stderr
+    assert f"no heartbeat within 60 s: {site.plane.url}" in done.stderr or "cannot reach" in done.stderr
+    assert "the end of its journal" in done.stderr
+    assert snapshot(site.node) == before
+
+
+def test_a_command_of_somebody_else_stays_and_is_named(site: Site) -> None:
+    site.node.put("/usr/local/bin/heterofleet-agent", "#!/bin/sh\necho older\n", 0o755)
+    try:
+        done = site.install("--key-file", KEY)
+        assert done.returncode == 0, done.stderr
+        assert "there is another copy, /usr/local/bin/heterofleet-agent" in done.stderr
+        assert site.node.run(["/usr/local/bin/heterofleet-agent"]).stdout == "older\n"
+        assert site.uninstall("--purge").returncode == 0
+        assert site.node.run(["/usr/local/bin/heterofleet-agent"]).stdout == "older\n"
+    finally:
+        site.node.run(["rm", "-f", "/usr/local/bin/heterofleet-agent"])
+
+
 def test_what_a_power_cut_left_half_done_is_taken_back_first(site: Site) -> None:
     # SIGKILL as soon as the first file of the settings is there: nothing could be taken back then.
     script = (
@@ -267,7 +302,9 @@ def test_the_kernel_refuses_a_port(site: Site) -> None:
     lines = site.node.get(f"/etc/systemd/system/{UNIT}").decode().splitlines()
     options = [word for line in lines if line.startswith("SystemCall") for word in ("-p", line)]
     code = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()"
-    done = site.node.run(["systemd-run", "--pipe", "--wait", "--quiet", *options, "python3", "-c", code], check=False)
+    done = site.node.run(
+        ["systemd-run", "--pipe", "--wait", "--quiet", "--collect", *options, "python3", "-c", code], check=False
+    )
     assert done.returncode == 1
     assert "PermissionError: [Errno 1]" in done.stderr
     checked = site.node.run(["systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}"])
