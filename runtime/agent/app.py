@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -21,10 +20,11 @@ from runtime.agent.link.client import ServerClient
 from runtime.agent.link.doorbell import Doorbell
 from runtime.agent.link.errors import LinkError
 from runtime.agent.link.heartbeat import Heartbeats
-from runtime.agent.link.identity import Identity, StateError, make_state_dir, take_identity
+from runtime.agent.link.identity import Identity, take_identity
 from runtime.agent.link.outcome import Link
 from runtime.agent.loop import Loop
 from runtime.agent.notify import Notifier
+from runtime.agent.state import StateError, StateLock, make_state_dir
 from runtime.agent.status import FILE as STATUS_FILE
 from runtime.agent.status import AgentStatus, read_status, write_status
 from runtime.protocol.build import this_build
@@ -47,7 +47,6 @@ EXECUTOR_STOP_S = 8.0
 LAST_BEAT_CONNECT_S = 1.5
 LAST_BEAT_READ_S = 3.0
 HEALTH_LOOK_S = 10.0
-LOCK_FILE = "agent.lock"
 
 
 class Executor(Workload, Protocol):
@@ -82,23 +81,6 @@ class Parts:
     executor: Executor
     instructions: Optional[Instructions] = None
     notifier: Optional[Notifier] = None
-
-
-class StateLock:
-    """Holds the state folder for one agent; StateError when another has it."""
-
-    def __init__(self, state_dir: Path) -> None:
-        path = state_dir / LOCK_FILE
-        try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StateError(f"state_dir: another agent runs with {state_dir}; stop it first") from None
-        except OSError as error:
-            raise StateError(f"state_dir: {path}: {error.strerror}") from None
-
-    def release(self) -> None:
-        os.close(self._descriptor)
 
 
 class Agent:
@@ -271,7 +253,12 @@ def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agen
     state_dir = Path(settings.state_dir)
     make_state_dir(state_dir)
     lock = StateLock(state_dir)
-    journal = open_journal(state_dir)
+    try:
+        journal = open_journal(state_dir)
+    except OSError as error:
+        raise StateError(
+            f"state_dir: {error}; free some space, or set state_dir to a folder that can be written"
+        ) from None
     identity = take_identity(
         state_dir,
         settings.node_id,

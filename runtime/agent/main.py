@@ -1,12 +1,13 @@
 """``heterofleet-agent``: run the agent, or ask about it.
 
-Exit codes: 0, 1 fault, 2 usage, 69 server unavailable, 73 cannot write state, 78 configuration; ``status``: 0
-registered, 1 not, 3 no agent here.
+Exit codes: 0, 1 fault, 2 usage, 73 cannot write state, 78 configuration (a server that is away ends nothing);
+``status``: 0 registered, 1 not, 3 no agent here.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
 import os
@@ -29,6 +30,9 @@ EXIT_USAGE = 2
 EXIT_STATE = 73
 EXIT_CONFIG = 78
 
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""How a full or broken disk refuses the output."""
+
 
 def main(arguments: Optional[list[str]] = None) -> int:
     """The command line; returns the exit code."""
@@ -41,10 +45,18 @@ def main(arguments: Optional[list[str]] = None) -> int:
         "version": _version,
     }[options.command]
     try:
-        return command(options)
+        code = command(options)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
         # Whoever read our output has left; the interpreter must not complain of it once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE or options.command == "run":
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"the output cannot be written ({error.strerror}); it is not complete", file=sys.stderr)
         return EXIT_FAULT
 
 
@@ -137,7 +149,8 @@ def _run(options: argparse.Namespace) -> int:
         logging.getLogger(__name__).warning("%s", masker.text(warning))
 
     from runtime.agent.app import build
-    from runtime.agent.link.identity import IdentityError, StateError
+    from runtime.agent.link.identity import IdentityError
+    from runtime.agent.state import StateError
 
     log = logging.getLogger(__name__)
     stop = threading.Event()

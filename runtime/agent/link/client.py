@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 from urllib.parse import quote
 
+from runtime.agent.link.answers import body_of, judge, root_cause
 from runtime.agent.link.errors import Refused, Unavailable
 from runtime.protocol import routes
 from runtime.protocol.address import parse_server_url
 from runtime.protocol.codec import WireError, decode, encode
 from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer, PendingCounts, Preflight
 from runtime.protocol.instructions import Channel, Instruction, InstructionList, InstructionUpdate
-from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument
+from runtime.protocol.problems import MEDIA_TYPE
 from runtime.protocol.tasks import CheckpointResume, LogChunk, Reclaim, Task, TaskList, TaskUpdate
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ T = TypeVar("T")
 CONNECT_S = 3.0
 BEAT_READ_S = 8.0
 READ_S = 30.0
-ANSWER_LIMIT = 16 * 1024 * 1024
-"""Bytes of an answer that are read at most."""
-
-PIECE = 64 * 1024
 CONNECTIONS = 20
 
 SYSTEM_CA_FILES = (
@@ -48,8 +45,6 @@ SYSTEM_CA_FILES = (
     "/etc/ssl/ca-bundle.pem",  # SUSE
     "/etc/ssl/cert.pem",
 )
-
-_FIXED_MEMBERS = {"type", "title", "status", "detail", "code", "control_plane_id"}
 
 
 def ca_bundle(ca_file: Optional[str]) -> Optional[str]:
@@ -163,7 +158,7 @@ class ServerClient:
         )
         if response.status_code != 200:
             try:
-                self._judge(response, self._body(response, time.monotonic() + self._read_s))
+                judge(response, body_of(response, time.monotonic() + self._read_s), self.address.base)
             finally:
                 response.close()
         return response
@@ -194,8 +189,8 @@ class ServerClient:
             (self._connect_s, read_s),
         )
         try:
-            content = self._body(response, time.monotonic() + read_s)
-            value = self._judge(response, content)
+            content = body_of(response, time.monotonic() + read_s)
+            value = judge(response, content, self.address.base)
             self._remember(response, sent)
         except Refused:
             self._remember(response, sent)
@@ -231,7 +226,7 @@ class ServerClient:
             )
         except requests.exceptions.SSLError as error:
             raise Unavailable(
-                f"{self.address.base}: the certificate was not accepted ({_root_cause(error)}); "
+                f"{self.address.base}: the certificate was not accepted ({root_cause(error)}); "
                 f"trust comes from {ca_bundle(self._settings.ca_file)}: "
                 "set ca_file to the CA that signed the server's certificate"
             ) from error
@@ -241,56 +236,8 @@ class ServerClient:
             raise Unavailable(f"{self.address.base}: no answer within {limits[1]:g} s") from error
         except (requests.exceptions.RequestException, OSError, ValueError) as error:
             raise Unavailable(
-                f"{self.address.base}: {_root_cause(error)}; is server_url right, and does the control plane run?"
+                f"{self.address.base}: {root_cause(error)}; is server_url right, and does the control plane run?"
             ) from error
-
-    def _body(self, response: requests.Response, deadline: float) -> bytes:
-        """The whole body; Unavailable when it is cut, too long, or drips past the deadline."""
-        import urllib3
-
-        pieces: list[bytes] = []
-        size = 0
-        try:
-            while True:
-                piece = response.raw.read1(PIECE, decode_content=True)
-                if not piece:
-                    return b"".join(pieces)
-                pieces.append(piece)
-                size += len(piece)
-                if size > ANSWER_LIMIT:
-                    raise Unavailable(f"an answer of more than {ANSWER_LIMIT} bytes", answered=True)
-                if time.monotonic() > deadline:
-                    raise Unavailable("the answer did not end in time", answered=True)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unavailable(f"the answer was cut: {_root_cause(error)}", answered=True) from error
-
-    def _judge(self, response: requests.Response, content: bytes) -> Any:
-        """The JSON value of a success; else the error that the answer stands for."""
-        status = response.status_code
-        if 300 <= status < 400:
-            target = response.headers.get("Location", "an unnamed place")
-            raise Unavailable(
-                f"{self.address.base} answered {status} and points to {target}: redirects are not followed; "
-                "set server_url to the control plane itself",
-                answered=True,
-                status=status,
-            )
-        if 200 <= status < 300:
-            return _json_of(response, content)
-        problem = _problem_of(response, content)
-        if status == 401:
-            refusal = problem or ProblemDocument(401, "bad_api_key", "the server does not accept the system key")
-            raise Refused(refusal)
-        text = f"{problem.code}: {problem.detail}" if problem else "no problem document: is this a control plane?"
-        if problem is None or status in (408, 429) or status >= 500:
-            raise Unavailable(
-                f"{self.address.base} answered {status} ({text})",
-                answered=True,
-                retry_after=_retry_after(response),
-                problem=problem,
-                status=status,
-            )
-        raise Refused(problem)
 
     def _decoded(self, cls: type[T], value: Any) -> T:
         try:
@@ -347,61 +294,3 @@ def _no_cookies() -> Any:
     from http.cookiejar import DefaultCookiePolicy
 
     return DefaultCookiePolicy(allowed_domains=[])
-
-
-def _json_of(response: requests.Response, content: bytes) -> Any:
-    if not content and response.status_code == 204:
-        return None
-    try:
-        return json.loads(content)
-    except ValueError:
-        kind = response.headers.get("Content-Type", "no content type")
-        raise Unavailable(
-            f"an answer {response.status_code} that is not JSON ({kind}): something else than a control plane "
-            "answered; check server_url",
-            answered=True,
-            status=response.status_code,
-        ) from None
-
-
-def _problem_of(response: requests.Response, content: bytes) -> Optional[ProblemDocument]:
-    if response.headers.get("Content-Type", "").split(";")[0].strip().lower() != MEDIA_TYPE:
-        return None
-    try:
-        data = json.loads(content)
-    except ValueError:
-        return None
-    if not isinstance(data, dict) or not isinstance(data.get("code"), str):
-        return None
-    return ProblemDocument(
-        status=response.status_code,
-        code=data["code"],
-        detail=str(data.get("detail", "")),
-        title=str(data.get("title", "")),
-        type=str(data.get("type", "")),
-        control_plane_id=data.get("control_plane_id"),
-        members={key: value for key, value in data.items() if key not in _FIXED_MEMBERS},
-    )
-
-
-def _retry_after(response: requests.Response) -> Optional[float]:
-    """Retry-After in seconds; its other form (a date) would need the server's clock and is left alone."""
-    text = response.headers.get("Retry-After", "").strip()
-    return float(text) if text.isascii() and text.isdigit() else None
-
-
-def _root_cause(error: BaseException) -> str:
-    """The innermost reason of a library's nested errors, in one line."""
-    seen: set[int] = set()
-    cause: BaseException = error
-    while id(cause) not in seen:
-        seen.add(id(cause))
-        inner = getattr(cause, "reason", None)
-        if not isinstance(inner, BaseException):
-            inner = next((arg for arg in cause.args if isinstance(arg, BaseException)), cause.__cause__)
-        cause = inner if inner is not None else cause
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return cause.verify_message
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return str(cause).split("\n", 1)[0] or type(cause).__name__

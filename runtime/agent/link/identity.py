@@ -6,11 +6,9 @@ instance. The run grows at every start, so that the server can order beats of on
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
-import os
 import secrets
 import socket
 import threading
@@ -19,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from runtime.agent.state import StateError, make_state_dir, unwritable, write_durably
 from runtime.protocol.names import is_node_id, node_id_from_hostname
 
 log = logging.getLogger(__name__)
@@ -31,10 +30,6 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 class IdentityError(Exception):
     """The identity cannot be taken: the settings contradict what the state folder holds."""
-
-
-class StateError(Exception):
-    """The state folder cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +131,6 @@ def take_identity(
     return Identity(path, decided, here)
 
 
-def make_state_dir(state_dir: Path) -> None:
-    """The folder, mode 0700, with its parents; StateError when that fails."""
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(_unwritable(state_dir, error)) from None
-
-
 def decide(
     stored: Optional[dict[str, Any]],
     configured: Optional[str],
@@ -194,7 +181,7 @@ def _read(path: Path) -> Optional[dict[str, Any]]:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StateError(_unwritable(path, error)) from None
+        raise StateError(unwritable(path, error)) from None
     except ValueError:
         data = None
     if (
@@ -209,34 +196,6 @@ def _read(path: Path) -> Optional[dict[str, Any]]:
     try:
         path.replace(aside)
     except OSError as error:
-        raise StateError(_unwritable(path, error)) from None
+        raise StateError(unwritable(path, error)) from None
     log.warning("%s cannot be read as an identity; it is now %s, and this agent is a new instance", path, aside)
     return None
-
-
-def write_durably(path: Path, value: dict[str, Any]) -> None:
-    """Replace ``path`` by the JSON of ``value``, mode 0600, synced with its folder; StateError when it fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(json.dumps(value, indent=1).encode() + b"\n")
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise StateError(_unwritable(path, error)) from None
-
-
-def _unwritable(path: Path, error: OSError) -> str:
-    hint = {
-        errno.ENOSPC: "free some space",
-        errno.EROFS: "mount it writable",
-        errno.EACCES: "run the agent as root, or set state_dir to a folder of its own",
-    }.get(error.errno or 0, "set state_dir to a folder that can be written")
-    return f"state_dir: {path}: {error.strerror}; {hint}"

@@ -249,3 +249,22 @@ def test_the_agent_opens_no_listening_port(server: StubServer, tmp_path, start) 
             if fields[3] == "0A":
                 listening.add(fields[9])
     assert not inodes & listening
+
+
+def test_a_full_disk_at_the_start_is_73(server: StubServer, tmp_path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(full)], check=True)
+    try:
+        (full / "filler").write_bytes(b"x" * 12 * 1024)
+        done = run(
+            tmp_path,
+            "run",
+            "--config",
+            good_config(tmp_path, server.url),
+            HETEROFLEET_STATE_DIR=str(full / "state"),
+        )
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+    assert done.returncode == 73 and "state_dir" in done.stderr and "Traceback" not in done.stderr
+    assert server.requests == []

@@ -52,7 +52,7 @@ def client_of(url: str, **options) -> ServerClient:
         (Reply(503, {}, {"Retry-After": "7"}), Unavailable, "503", 7.0),
         (Reply(503, {}, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}), Unavailable, "503", None),
         (Reply(500, b"boom", {"Content-Type": "text/plain"}), Unavailable, "500", None),
-        (Reply(404, b"<html>nginx</html>", {"Content-Type": "text/html"}), Unavailable, "without a problem", None),
+        (Reply(404, b"<html>nginx</html>", {"Content-Type": "text/html"}), Unavailable, "is this a control plane", None),
         (Reply(200, b"<html>login</html>", {"Content-Type": "text/html"}), Unavailable, "not JSON", None),
         (Reply(200, {"id": 7}), Unavailable, "another shape", None),
         (Reply(200, [1]), Unavailable, "another shape", None),
@@ -156,7 +156,7 @@ def test_an_answer_that_drips_is_given_up_too() -> None:
 
 
 def test_an_answer_over_the_limit_is_given_up(server: StubServer, monkeypatch) -> None:
-    monkeypatch.setattr("runtime.agent.link.client.ANSWER_LIMIT", 100_000)
+    monkeypatch.setattr("runtime.agent.link.answers.ANSWER_LIMIT", 100_000)
     server.answers[TASK] = Reply(200, {"id": "x" * 300_000})
     with pytest.raises(Unavailable, match="more than 100000 bytes"):
         client_of(server.url).task("t1")

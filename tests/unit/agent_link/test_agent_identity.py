@@ -9,7 +9,8 @@ import uuid
 
 import pytest
 
-from runtime.agent.link.identity import IdentityError, Machine, StateError, take_identity
+from runtime.agent.link.identity import IdentityError, Machine, take_identity
+from runtime.agent.state import StateError
 
 HERE = Machine("GPU.Box_7", "fingerprint-a", "boot-1")
 THERE = Machine("other", "fingerprint-b", "boot-2")

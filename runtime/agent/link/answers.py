@@ -1,0 +1,129 @@
+"""What an HTTP answer means: its body within limits, the JSON of a success, or the error it stands for."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, Optional
+
+from runtime.agent.link.errors import Refused, Unavailable
+from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument
+
+if TYPE_CHECKING:
+    import requests
+
+ANSWER_LIMIT = 16 * 1024 * 1024
+"""Bytes of an answer that are read at most."""
+
+PIECE = 64 * 1024
+
+_FIXED_MEMBERS = {"type", "title", "status", "detail", "code", "control_plane_id"}
+
+
+def body_of(response: requests.Response, deadline: float) -> bytes:
+    """The whole body; Unavailable when it is cut, too long, or drips past the deadline."""
+    import urllib3
+
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            piece = response.raw.read1(PIECE, decode_content=True)
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+            size += len(piece)
+            if size > ANSWER_LIMIT:
+                raise Unavailable(f"an answer of more than {ANSWER_LIMIT} bytes", answered=True)
+            if time.monotonic() > deadline:
+                raise Unavailable("the answer did not end in time", answered=True)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise Unavailable(f"the answer was cut: {root_cause(error)}", answered=True) from error
+
+
+def judge(response: requests.Response, content: bytes, base: str) -> Any:
+    """The JSON value of a success; else the error that the answer stands for."""
+    status = response.status_code
+    if 300 <= status < 400:
+        target = response.headers.get("Location", "an unnamed place")
+        raise Unavailable(
+            f"{base} answered {status} and points to {target}: redirects are not followed; "
+            "set server_url to the control plane itself",
+            answered=True,
+            status=status,
+        )
+    if 200 <= status < 300:
+        return _json_of(response, content)
+    problem = _problem_of(response, content)
+    if status == 401:
+        refusal = problem or ProblemDocument(401, "bad_api_key", "the server does not accept the system key")
+        raise Refused(refusal)
+    text = f"{problem.code}: {problem.detail}" if problem else "no problem document: is this a control plane?"
+    if problem is None or status in (408, 429) or status >= 500:
+        raise Unavailable(
+            f"{base} answered {status} ({text})",
+            answered=True,
+            retry_after=_retry_after(response),
+            problem=problem,
+            status=status,
+        )
+    raise Refused(problem)
+
+
+def _json_of(response: requests.Response, content: bytes) -> Any:
+    if not content and response.status_code == 204:
+        return None
+    try:
+        return json.loads(content)
+    except ValueError:
+        kind = response.headers.get("Content-Type", "no content type")
+        raise Unavailable(
+            f"an answer {response.status_code} that is not JSON ({kind}): something else than a control plane "
+            "answered; check server_url",
+            answered=True,
+            status=response.status_code,
+        ) from None
+
+
+def _problem_of(response: requests.Response, content: bytes) -> Optional[ProblemDocument]:
+    if response.headers.get("Content-Type", "").split(";")[0].strip().lower() != MEDIA_TYPE:
+        return None
+    try:
+        data = json.loads(content)
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or not isinstance(data.get("code"), str):
+        return None
+    return ProblemDocument(
+        status=response.status_code,
+        code=data["code"],
+        detail=str(data.get("detail", "")),
+        title=str(data.get("title", "")),
+        type=str(data.get("type", "")),
+        control_plane_id=data.get("control_plane_id"),
+        members={key: value for key, value in data.items() if key not in _FIXED_MEMBERS},
+    )
+
+
+def _retry_after(response: requests.Response) -> Optional[float]:
+    """Retry-After in seconds; its other form (a date) would need the server's clock and is left alone."""
+    text = response.headers.get("Retry-After", "").strip()
+    return float(text) if text.isascii() and text.isdigit() else None
+
+
+def root_cause(error: BaseException) -> str:
+    """The innermost reason of a library's nested errors, in one line."""
+    seen: set[int] = set()
+    cause: BaseException = error
+    while id(cause) not in seen:
+        seen.add(id(cause))
+        inner = getattr(cause, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((arg for arg in cause.args if isinstance(arg, BaseException)), cause.__cause__)
+        cause = inner if inner is not None else cause
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return cause.verify_message
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause).split("\n", 1)[0] or type(cause).__name__
