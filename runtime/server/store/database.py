@@ -90,11 +90,16 @@ class Database:
         self.url = sa.make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite:
-            self.engine = sa.create_engine(self.url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+            # What statements carry is other people's text: it stays out of errors and logs.
+            self.engine = sa.create_engine(
+                self.url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000}, hide_parameters=True
+            )
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         else:
-            self.engine = sa.create_engine(self.url, pool_size=20, max_overflow=20, pool_pre_ping=True)
+            self.engine = sa.create_engine(
+                self.url, pool_size=20, max_overflow=20, pool_pre_ping=True, hide_parameters=True
+            )
         self.control_plane_id = ""
         self._revision = 0
         self._revision_lock = threading.Lock()

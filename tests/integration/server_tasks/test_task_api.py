@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -283,3 +284,10 @@ def test_why_a_task_is_where_it_is(any_plane: Plane) -> None:
     node.put("t2", attempt, token, "running", "completed", exit_code=0)
     assert any_plane.get("/api/v1/tasks/t2/why")["summary"] == "It ended as completed (exited)."
     assert any_plane.call("GET", "/api/v1/tasks/missing/why")[0] == 404
+
+
+def test_one_body_sent_twenty_times_at_once_is_one_task(any_plane: Plane) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: any_plane.call("POST", "/api/v1/tasks", BODY), range(20)))
+    assert sorted(status for status, _ in answers) == [200] * 19 + [201]
+    assert len({body["uid"] for _, body in answers}) == 1
