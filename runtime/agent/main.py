@@ -165,12 +165,17 @@ def _run(options: argparse.Namespace) -> int:
     except IdentityError as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIG
-    agent.start()
-    agent.run_until(stop)
+    code = EXIT_OK
+    try:
+        agent.start()
+        agent.run_until(stop)
+    except Exception:
+        log.exception("a fault of the agent's own; it ends, and containers go on")  # masked, unlike a bare traceback
+        code = EXIT_FAULT
     agent.stop()
     lock.release()
-    _leave(EXIT_OK)
-    return EXIT_OK
+    _leave(code)
+    return code
 
 
 def _leave(code: int) -> None:
