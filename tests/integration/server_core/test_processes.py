@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from runtime.server.services import leader as leading
+from runtime.server.services.leader import Leader
+from runtime.server.store.database import Database
 from tests.integration.postgres import Postgres
 from tests.integration.server_core.plane import FULL, UNCHANGED, Agent, Plane, running, wait_until
 
@@ -71,12 +74,27 @@ def test_a_database_that_was_put_back_is_known_to_both(pair: tuple[Plane, Plane]
     wait_until(lambda: second.parts.rollback.active, "the other process knows")
 
 
+def test_there_is_one_leader(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading, "RETRY_S", 0)
+    with postgres.database() as url:
+        databases = [Database(url.replace("postgresql://", "postgresql+psycopg://")) for _ in range(2)]
+        first, second = (Leader(database) for database in databases)
+        assert [first.leads(), second.leads(), first.leads(), second.leads()] == [True, False, True, False]
+        # Whoever is cut off from the database leads no more, and knows.
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        assert second.leads()
+        assert not first.leads()
+        second.resign()
+        assert first.leads()
+        first.resign()
+        for database in databases:
+            database.close()
+
+
 def test_one_leads_and_the_other_takes_over(pair: tuple[Plane, Plane]) -> None:
     first, second = pair
     leaders = [plane.parts.background._leader for plane in pair if plane.parts.background is not None]
-    wait_until(lambda: all(leader._tried_at > 0 for leader in leaders), "both have tried to lead")
     wait_until(lambda: any(leader.leading for leader in leaders), "one of them leads")
-    assert [leader.leads() for leader in leaders if not leader.leading] == [False]
     led = first if leaders[0].leading else second
     rest = second if led is first else first
     led.parts.stop()
