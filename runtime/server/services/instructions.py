@@ -255,7 +255,7 @@ def _tell(tx: Tx, row: sa.RowMapping, status: InstructionStatus, actor: str, det
         EventKind.INSTRUCTION_STATE,
         code=status.value,
         node_id=row["node_id"],
-        gpu_uuid=row["request"].get("gpu_uuid"),
+        gpu_uuid=plain(row["request"].get("gpu_uuid")),
         actor=actor,
         detail=f"{text}: {detail}" if detail else text,
     )
