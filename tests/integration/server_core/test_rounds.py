@@ -128,7 +128,7 @@ def test_a_cordon_sends_unclaimed_work_away_and_lets_nothing_in(plane: Plane, ag
     assert [event["code"] for event in plane.events("node_cordoned")] == ["cordoned", "uncordoned"]
 
 
-@pytest.mark.parametrize(("then", "desired"), [("leave", "run"), ("stop", "stop")])
+@pytest.mark.parametrize(("then", "desired"), [("leave", "run"), ("stop", "stop"), ("reschedule", "run")])
 def test_a_drain_ends_as_it_was_told(plane: Plane, agent: Agent, then: str, desired: str) -> None:
     agent.beat(**FULL)
     made = submit(plane)
@@ -149,7 +149,8 @@ def test_a_drain_ends_as_it_was_told(plane: Plane, agent: Agent, then: str, desi
     answer = plane.operator("POST", "/api/v1/nodes/gpu-a/drain", {"deadline_s": 0.1, "then": then})
     assert (answer.body["draining"], answer.body["schedulable"]) == (True, False)
     wait_until(lambda: "drain_deadline" in [event["code"] for event in plane.events("node_cordoned")], "the deadline")
-    assert (task(plane, made["id"])["status"], task(plane, made["id"])["desired"]) == ("running", desired)
+    status = "pending" if then == "reschedule" else "running"
+    assert (task(plane, made["id"])["status"], task(plane, made["id"])["desired"]) == (status, desired)
 
 
 @pytest.mark.parametrize(
