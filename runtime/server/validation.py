@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import json
 import typing
 from typing import Any, TypeVar, Union
 
@@ -33,7 +34,8 @@ def adapter(cls: Any) -> TypeAdapter[Any]:
 
 
 def parse(cls: type[T], raw: bytes, *, code: str, forbid_unknown: bool = False) -> T:
-    """The body ``raw`` as ``cls``.
+    """The body ``raw`` as ``cls``. ``forbid_unknown`` is for operators' bodies: unknown members are faults, and
+    so is a NUL in a text, which neither a container nor every database takes.
 
     Raises Problem malformed_json when it is not JSON, and Problem ``code`` with one Fault an error otherwise.
     """
@@ -46,10 +48,10 @@ def parse(cls: type[T], raw: bytes, *, code: str, forbid_unknown: bool = False) 
             raise Problem("malformed_json", f"The body is not JSON: {first['msg']}.") from None
         faults = [_fault(item) for item in error.errors(include_url=False)]
         if forbid_unknown:
-            faults.extend(_unknown_members(cls, raw))
+            faults.extend(_operator_faults(cls, raw))
         raise refusal(code, faults) from None
     if forbid_unknown:
-        faults = _unknown_members(cls, raw)
+        faults = _operator_faults(cls, raw)
         if faults:
             raise refusal(code, faults)
     return result
@@ -83,11 +85,25 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _unknown_members(cls: Any, raw: bytes) -> list[Fault]:
-    # Only operators' bodies come here; they are small, and the second parse is simpler than a second schema.
-    import json
+def _operator_faults(cls: Any, raw: bytes) -> list[Fault]:
+    # These bodies are small, and the second parse is simpler than a second schema.
+    data = json.loads(raw)
+    return [*_walk(cls, data, ""), *_nul_texts(data, "")]
 
-    return list(_walk(cls, json.loads(raw), ""))
+
+def _nul_texts(data: Any, path: str) -> typing.Iterator[Fault]:
+    if isinstance(data, str):
+        if "\x00" in data:
+            yield Fault(path or "body", "text with a NUL character", "text without it")
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            if "\x00" in key:
+                yield Fault(path or "body", "a name with a NUL character", "a name without it")
+            else:
+                yield from _nul_texts(value, f"{path}.{key}" if path else key)
+    elif isinstance(data, list):
+        for number, item in enumerate(data):
+            yield from _nul_texts(item, f"{path}.{number}" if path else str(number))
 
 
 def _walk(hint: Any, data: Any, path: str) -> typing.Iterator[Fault]:

@@ -11,9 +11,7 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from runtime.protocol.codec import encode
 from runtime.protocol.names import ImageReferenceError, is_env_name, parse_image_reference
 from runtime.protocol.problems import Fault
 from runtime.protocol.states import Driver, Kind
@@ -47,7 +45,6 @@ def check(spec: TaskSpec, fleet_vendors: Collection[str], default_vendor: str | 
     env, env_faults, warnings = _env(spec)
     vendor, vendor_faults = _vendor(spec, fleet_vendors, default_vendor)
     faults = [
-        *_texts(spec),
         *_program(spec),
         *env_faults,
         *_volumes(spec),
@@ -69,28 +66,6 @@ def starts_allowed(spec: TaskSpec) -> int:
     if spec.max_attempts is not None:
         return spec.max_attempts
     return TRAINING_STARTS if spec.kind is Kind.TRAINING else 1
-
-
-def _texts(spec: TaskSpec) -> Iterator[Fault]:
-    """No text of a task may hold NUL: neither a container nor a database takes it."""
-    for path, text in _walk(encode(spec), ""):
-        if "\x00" in text:
-            yield Fault(path, "text with a NUL character", "text without it")
-
-
-def _walk(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield path or "body", value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            where = f"{path}.{key}" if path else str(key)
-            if "\x00" in str(key):
-                yield path, str(key)
-            else:
-                yield from _walk(item, where)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _walk(item, f"{path}.{number}")
 
 
 def _program(spec: TaskSpec) -> Iterator[Fault]:
