@@ -47,7 +47,20 @@ class DockerDriver:
             version=info.get("ServerVersion") or None,
             runtimes=tuple(sorted(info.get("Runtimes") or ())),
             root_dir=info.get("DockerRootDir") or None,
+            live_restore=bool(info.get("LiveRestoreEnabled")),
         )
+
+    def started_at(self) -> Optional[str]:
+        """When this run of the engine began, None when it cannot be told.
+
+        No call says so; but the engine makes its default bridge anew at each start, unless containers outlived
+        the restart.
+        """
+        try:
+            network = self._engine.call("GET", "/networks/bridge", timeout_s=LIST_S)
+        except EngineRefused:
+            return None  # switched off on this engine
+        return _moment(network.get("Created"))
 
     def list_own(self) -> list[Seen]:
         """Every container that carries our labels, of this and of other control planes, in one call."""

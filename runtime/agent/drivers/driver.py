@@ -104,12 +104,13 @@ class ContainerPlan:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """Who answers: one engine and its identity."""
+    """Who answers: one engine and its identity. ``live_restore``: its containers outlive its own restarts."""
 
     id: Optional[str]
     version: Optional[str]
     runtimes: tuple[str, ...] = ()
     root_dir: Optional[str] = None
+    live_restore: bool = False
 
 
 class Driver(Protocol):
@@ -118,6 +119,7 @@ class Driver(Protocol):
     images: DockerImages
 
     def engine(self) -> EngineFacts: ...
+    def started_at(self) -> Optional[str]: ...
     def list_own(self) -> list[Seen]: ...
     def inspect(self, container_id: str) -> Facts: ...
     def create(self, plan: ContainerPlan, spare_name: str) -> str: ...

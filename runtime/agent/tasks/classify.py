@@ -21,6 +21,12 @@ SIGNAL_BASE = 128
 EXIT_NOT_SEEN = 255
 """Docker writes this when it comes back and finds a container gone that it did not see ending."""
 
+ENGINE_START_S = 15.0
+"""An engine that was killed finds its containers gone within that time of its next start, and dates the end so."""
+
+ENGINE_STOP_S = 60.0
+"""An end that long before an engine's start may be the work of its stopping."""
+
 NOT_RUN = (126, 127)
 """What an init process ends with when it cannot run the program; a program may end so, too."""
 
@@ -107,6 +113,22 @@ def classify(facts: Facts, seen: Circumstances) -> Conclusion:
         words = engine_line(facts.error) if facts.error else "Docker cannot say how it ended"
         return Conclusion(Status.FAILED, Reason.END_UNKNOWN, facts.exit_code, words)
     return _by_exit(facts, facts.exit_code)
+
+
+def ended_with_engine(facts: Facts, engine_started_at: Optional[str], live_restore: bool, in_outage: bool) -> bool:
+    """Whether the engine's going down may have ended the container. ``in_outage``: the engine was silent to us then.
+
+    An engine that has run since before the end did not; nor does one whose containers outlive it.
+    """
+    if live_restore or facts.started_at is None or facts.finished_at is None:
+        return False
+    if engine_started_at is None:
+        return in_outage
+    engine = from_wire(engine_started_at).timestamp()
+    started, finished = from_wire(facts.started_at).timestamp(), from_wire(facts.finished_at).timestamp()
+    if started >= engine or finished > engine + ENGINE_START_S:
+        return False
+    return in_outage or engine - finished <= ENGINE_STOP_S
 
 
 def start_failure(text: str) -> Conclusion:

@@ -13,7 +13,15 @@ import sqlite3
 from runtime.agent.drivers.driver import Facts
 from runtime.agent.drivers.errors import DriverError, EngineUnavailable, NotThere
 from runtime.agent.tasks.claiming import Claiming
-from runtime.agent.tasks.classify import NOT_RUN, Circumstances, Conclusion, Sent, StopReason, classify
+from runtime.agent.tasks.classify import (
+    NOT_RUN,
+    Circumstances,
+    Conclusion,
+    Sent,
+    StopReason,
+    classify,
+    ended_with_engine,
+)
 from runtime.agent.tasks.delivery import Outbound
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.outages import Outages
@@ -142,7 +150,12 @@ class Way:
             start_error=record.start_error,
             missing_program=parts.driver.missing_program(facts.id) if facts.exit_code in NOT_RUN else None,
             host_restarted=record.started_mark is not None and record.started_mark != parts.boot,
-            engine_restarted=self._outages.covers(facts.finished_at),
+            engine_restarted=ended_with_engine(
+                facts,
+                parts.driver.started_at(),
+                parts.engine.live_restore,
+                self._outages.covers(facts.finished_at),
+            ),
         )
         if stop is not None and stop.sent is Sent.INTENDED:
             log.info("task %s ended while its stop was on the way", record.task_id)

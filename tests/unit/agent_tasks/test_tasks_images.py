@@ -74,12 +74,10 @@ def test_the_engines_line_is_kept_without_its_prefix() -> None:
     assert len(engine_line("x" * 5000)) == 1000
 
 
-@pytest.mark.case("FC-023")
 @pytest.mark.parametrize(
     ("image", "part"), [("Ubuntu:latest", "Ubuntu"), ("app:", "tag ''"), ("app@sha256:abc", "sha256:abc")]
 )
 def test_a_wrong_reference_is_refused_before_any_call(image: str, part: str) -> None:
-    """A reference torn at the wrong colon reached the engine: its grammar is checked first, naming the part."""
     with pytest.raises(CheckFailed) as caught:
         checked_image(image)
     assert caught.value.reason is Reason.IMAGE_INVALID
