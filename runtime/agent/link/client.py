@@ -108,7 +108,11 @@ class ServerClient:
         return self._decoded(HeartbeatAnswer, self._call("POST", routes.HEARTBEAT, body=body, beat=True))
 
     def pending(self) -> PendingCounts:
-        return self._decoded(PendingCounts, self._call("GET", routes.PENDING, query={"node_id": self._node_id()}))
+        """What waits in all channels. Nothing follows it for a while: the server need not keep the connection,
+        and an idle one of every node would cost it something at each of its wake-ups."""
+        headers = {"Connection": "close"}
+        answer = self._call("GET", routes.PENDING, query={"node_id": self._node_id()}, headers=headers)
+        return self._decoded(PendingCounts, answer)
 
     def scheduled_tasks(self, limit: int = 20) -> list[Task]:
         """Tasks that wait to be claimed by this node, at most ``limit``."""

@@ -52,7 +52,12 @@ def client_of(url: str, **options) -> ServerClient:
         (Reply(503, {}, {"Retry-After": "7"}), Unavailable, "503", 7.0),
         (Reply(503, {}, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}), Unavailable, "503", None),
         (Reply(500, b"boom", {"Content-Type": "text/plain"}), Unavailable, "500", None),
-        (Reply(404, b"<html>nginx</html>", {"Content-Type": "text/html"}), Unavailable, "is this a control plane", None),
+        (
+            Reply(404, b"<html>nginx</html>", {"Content-Type": "text/html"}),
+            Unavailable,
+            "is this a control plane",
+            None,
+        ),
         (Reply(200, b"<html>login</html>", {"Content-Type": "text/html"}), Unavailable, "not JSON", None),
         (Reply(200, {"id": 7}), Unavailable, "another shape", None),
         (Reply(200, [1]), Unavailable, "another shape", None),
@@ -269,6 +274,11 @@ def test_each_call_has_the_contract_s_shape(server: StubServer) -> None:
     assert server.requests[4].body["from"] == 0 and server.requests[4].body["to"] == 3
     for sent in server.requests:
         assert (sent.headers["x-node-id"], sent.headers["x-instance-id"]) == ("gpu-a", "instance-1")
+
+
+def test_the_call_that_nothing_follows_keeps_no_connection(server: StubServer) -> None:
+    client_of(server.url).pending()
+    assert server.requests[0].headers["connection"] == "close"
 
 
 def test_preflight_sends_the_key_alone(server: StubServer) -> None:
