@@ -61,7 +61,7 @@ class Rounds:
         self._place_again_at = 0.0
         self._placed_seen = (-1, -1)
         self._swept_at = 0.0
-        self._pruned_at = 0.0
+        self._pruned_at = -PRUNE_EVERY_S  # at the first round, also on a machine that was just started
 
     def run(self, lag_s: float) -> None:
         """One round. ``lag_s`` is how late it comes."""
