@@ -235,6 +235,21 @@ def test_work_of_one_key_never_overlaps_and_other_keys_go_on() -> None:
     assert pool.stop(5)
 
 
+def test_the_second_work_of_a_key_waits_for_the_first() -> None:
+    pool = Pool("test", 3)
+    go, second, others = threading.Event(), threading.Event(), threading.Semaphore(0)
+    pool.submit("a", lambda: go.wait(10))  # type: ignore[arg-type, return-value]
+    for _ in range(3):
+        pool.submit("a", second.set)
+    for _ in range(20):
+        pool.submit("b", others.release)  # type: ignore[arg-type]
+    for _ in range(20):
+        assert others.acquire(timeout=10)
+    assert not second.is_set()
+    go.set()
+    assert second.wait(10)
+
+
 def test_a_failing_step_does_not_end_its_worker() -> None:
     pool = Pool("test", 1)
     ran = threading.Event()
