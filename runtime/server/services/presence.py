@@ -210,6 +210,8 @@ class Presence:
         with self._lock(stored.node_id):
             held = self._nodes.get(stored.node_id)
             heard_at = time.monotonic() - max(0.0, time.time() - (stored.seen_wall or 0.0))
+            if held is not None and held.instance_id != stored.instance_id and _is_older(stored, held):
+                return  # it was read before this process bound another instance
             if held is None or held.instance_id != stored.instance_id:
                 stored.heard_at = heard_at if stored.instance_id is not None else None
                 self._nodes[stored.node_id] = stored
@@ -317,6 +319,11 @@ class _Changing:
         if held is not None:
             held.changed()
         self._lock.release()
+
+
+def _is_older(stored: Held, held: Held) -> bool:
+    # A release binds nobody and is no beat: it has no time of its own to compare.
+    return stored.instance_id is not None and (stored.seen_wall or 0.0) < (held.seen_wall or 0.0)
 
 
 def _build_text(build: tuple[object, ...]) -> str:
