@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from runtime.protocol.nodes import NodeState
 from runtime.protocol.times import now, to_wire
+from runtime.server.services import binding
 from runtime.server.services.placement.round import place
 from runtime.server.services.tasks import lifecycle
 from runtime.server.store.tables import control_plane, gpu_allocations, tasks
@@ -197,3 +198,18 @@ def test_what_ended_long_ago_is_removed_with_all_that_belongs_to_it(quiet: Plane
     removed = quiet.parts.db.write(lambda tx: lifecycle.prune(tx, to_wire(now() + timedelta(days=1))))
     assert removed == 1
     assert [row["id"] for row in quiet.rows(sa.select(tasks))] == ["runs"]
+
+
+def test_a_row_read_before_a_takeover_does_not_undo_it(quiet: Plane) -> None:
+    """With several processes each reads the nodes now and then; what it read may be old when it gets to it."""
+    node = quiet.node()
+    attempt, token = claimed(quiet, node, "t1")
+    presence = quiet.parts.presence
+    before = binding.load_all(quiet.parts.db)
+    node.beat(leaving=True)
+    node.instance_id, node.boot_id, node.run = "a-new-instance", "b2-b2-b2-b2", 1
+    assert node.beat()[0] == 200
+    for held in before:
+        presence.absorb(held, with_state=False)
+    assert presence.bound_instance("gpu-a") == "a-new-instance"
+    assert node.put("t1", attempt, token, "running", "completed", exit_code=0)[0] == 200
