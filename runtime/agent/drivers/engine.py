@@ -179,5 +179,13 @@ def _message(response: requests.Response) -> str:
 
 
 def _short(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
+    """The innermost cause of a library's nested errors, in one line."""
+    seen: set[int] = set()
+    cause: BaseException = error
+    while id(cause) not in seen:
+        seen.add(id(cause))
+        inner = next((arg for arg in cause.args if isinstance(arg, BaseException)), None)
+        cause = inner or cause.__cause__ or cause.__context__ or cause
+    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+    text = text or type(cause).__name__
     return text if len(text) <= 400 else text[:397] + "..."

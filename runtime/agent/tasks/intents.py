@@ -4,7 +4,7 @@ server does not name any more. Those are asked about one by one, and only a clea
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from runtime.agent.link.errors import LinkError, Refused
 from runtime.agent.tasks.classify import StopReason
@@ -18,7 +18,7 @@ from runtime.protocol.tasks import Task, TaskSpec
 if TYPE_CHECKING:
     from runtime.agent.tasks.parts import Claims, Parts
     from runtime.agent.tasks.way import Way
-    from runtime.protocol.heartbeat import HeartbeatAnswer
+    from runtime.protocol.heartbeat import HeartbeatAnswer, Intent
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,25 @@ class Intents:
         self._way = way
         self._word = word
         self._asked: dict[Key, float] = {}
-        self._named: frozenset[Key] = frozenset()
+        self._named: dict[Key, Intent] = {}
+        self._named_by: Optional[str] = None
 
     def named(self, key: Key) -> bool:
         """Whether the newest answer named this attempt as the server's own view."""
         return key in self._named
+
+    def unaccounted(self) -> list[tuple[Key, Intent, str]]:
+        """Attempts that the server holds as running here, of which this agent knows nothing at all: neither claim
+        nor conclusion; with the control plane that says so."""
+        named, by = self._named, self._named_by
+        return [
+            (key, intent, by)
+            for key, intent in named.items()
+            if by is not None
+            and intent.status == Status.RUNNING.value
+            and self._claims.get(key) is None
+            and self._parts.journal.letter(key) is None
+        ]
 
     def on_answer(self, answer: HeartbeatAnswer) -> None:
         now = self._parts.clock()
@@ -53,7 +67,7 @@ class Intents:
         newest: dict[str, int] = {}
         for key in wanted:
             newest[key.uid] = max(key.attempt, newest.get(key.uid, -1))
-        self._named = frozenset(wanted)
+        self._named, self._named_by = wanted, answer.control_plane_id
         self._word.heard(answer.control_plane_id, answer.revision)
         self._tell_again(answer)
         for held in self._claims.all():

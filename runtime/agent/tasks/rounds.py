@@ -14,6 +14,7 @@ from runtime.agent.drivers.driver import (
 )
 from runtime.agent.drivers.errors import DriverError
 from runtime.agent.link.errors import LinkError, Refused
+from runtime.agent.tasks.claim import new_claim_token
 from runtime.agent.tasks.claiming import without_secrets
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.listing import LastListing, Listing, Trust, is_own
@@ -50,6 +51,7 @@ class Rounds:
         self._outages = outages
         self._last = last
         self._engine_at: Optional[float] = None
+        self._unaccounted: frozenset[Key] = frozenset()
         self._trust = Trust(parts.journal.fact(FACT_ENGINE))
 
     def poll(self) -> None:
@@ -113,6 +115,8 @@ class Rounds:
                 questions -= 1
                 situation, task = self._asked(situation, key, held, box)
             self._apply(decide(situation), held, box, task)
+        if listing.complete:
+            self._own_up(set(boxes))
         self._parts.journal.prune(self._parts.settings.outbox_keep_days)
 
     def _situation(self, held: Optional[Held], box: Optional[Seen]) -> Situation:
@@ -187,6 +191,30 @@ class Rounds:
             self._way.abandon(held, "the server says that it is over")
         else:
             self._way.advance(held)
+
+    def _own_up(self, boxes: set[Key]) -> None:
+        """Journal and container of a running task are both gone: say so, after a second round said the same.
+
+        The claim is taken back under a new token; whether its program ever ran, nobody knows.
+        """
+        missing = {key: (intent, by) for key, intent, by in self._intents.unaccounted() if key not in boxes}
+        doubted, self._unaccounted = self._unaccounted, frozenset(missing)
+        for key in doubted & self._unaccounted:
+            intent, control_plane = missing[key]
+            record = ClaimRecord(
+                key, intent.task_id, control_plane, new_claim_token(), Stage.CLAIMED, TaskSpec(name=intent.task_id)
+            )
+            identity = self._parts.identity
+            claim = Reclaim(identity.node_id, identity.instance_id, key.attempt, record.claim_token)
+            try:
+                self._parts.client.reclaim(intent.task_id, claim)
+            except LinkError as error:
+                log.warning("task %s runs here, says the server; nothing of it is known: %s", intent.task_id, error)
+                continue
+            self._parts.journal.save(record)
+            held = Held(record, taken_at=self._parts.clock())
+            if self._claims.add(held):
+                self._way.unknown(held)
 
     def _reclaimed(self, box: Seen) -> bool:
         identity = self._parts.identity

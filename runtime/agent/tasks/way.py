@@ -74,10 +74,18 @@ class Way:
     def lost(self, held: Held) -> None:
         """The container had started, is gone, and the server still counts on it."""
 
+        text = "the container had started and is gone without a trace"
+        self._conclude_if(held, (Stage.STARTING, Stage.RUNNING), Reason.LOST_CONTAINER, text)
+
+    def unknown(self, held: Held) -> None:
+        """A claim that was taken back: neither journal nor container tell what became of it."""
+        text = "the node lost its journal, and no container of the task is there"
+        self._conclude_if(held, (Stage.CLAIMED,), Reason.END_UNKNOWN, text)
+
+    def _conclude_if(self, held: Held, stages: tuple[Stage, ...], reason: Reason, text: str) -> None:
         def conclude() -> None:
-            if held.record.stage in (Stage.STARTING, Stage.RUNNING):
-                text = "the container had started and is gone without a trace"
-                self._turn.end(held, Conclusion(Status.FAILED, Reason.LOST_CONTAINER, error=text), None)
+            if held.record.stage in stages:
+                self._turn.end(held, Conclusion(Status.FAILED, reason, error=text), None)
                 self._advance(held)
 
         self._parts.steps.submit(held.name, conclude)

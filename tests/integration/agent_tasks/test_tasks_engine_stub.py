@@ -75,6 +75,9 @@ class Stub:
                 connection, _ = super().get_request()
                 return connection, ("unix", 0)
 
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """Clients that hang up are what some tests are about."""
+
         self._server = Server(str(path), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.driver = DockerDriver(f"unix://{path}")

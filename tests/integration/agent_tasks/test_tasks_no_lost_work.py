@@ -147,6 +147,20 @@ def test_a_lost_journal_is_made_up_for_by_the_labels(plane: Plane, make_agent: C
     assert plane.ended(task_id)["reason"] == "stopped_by_operator"
 
 
+def test_a_lost_journal_and_a_lost_container_are_owned_up_to(plane: Plane, make_agent: Callable[..., Agent]) -> None:
+    agent = make_agent(reconcile_interval_s=1)
+    task_id = agent.submit("forever")
+    container = agent.running(task_id)["Id"]
+    plane.phase(task_id, "running")
+    agent.kill()
+    for path in (agent.folder / "state").glob("journal.db*"):
+        path.unlink()
+    engine.docker("rm", "-f", container)
+    agent.start()
+    task = plane.ended(task_id)
+    assert (task["status"], task["reason"], task["exit_code"]) == ("failed", "end_unknown", None)
+
+
 def test_a_container_that_was_removed_by_hand_is_lost(plane: Plane, make_agent: Callable[..., Agent]) -> None:
     agent = make_agent(reconcile_interval_s=1)
     keep = agent.submit("forever")
