@@ -178,6 +178,7 @@ def take(url, ca_file, target, size, digest):
         try:
             with fetch(url, ca_file, {}) as answer:
                 kind = answer.headers.get("Content-Type", "unknown")
+                announced = answer.headers.get("Content-Length", "unknown")
                 piece = answer.read(PIECE)
                 while piece and seen <= size:
                     seen += len(piece)
@@ -196,7 +197,7 @@ def take(url, ca_file, target, size, digest):
     found = ("more than " if seen > size else "") + str(seen) + " bytes of type " + kind
     return url + " answered with HTTP status 200 and " + found + ", sha256 " + sha256.hexdigest() + (
         "; wanted " + str(size) + " bytes, sha256 " + digest
-    ), seen == size
+    ), announced == str(seen)
 
 
 def same(file, digest):

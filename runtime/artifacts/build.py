@@ -19,7 +19,7 @@ from pathlib import Path
 from runtime.artifacts.elf import ElfError, NativePart, native_parts
 from runtime.artifacts.errors import BuildError
 from runtime.artifacts.source import Source, read_source
-from runtime.artifacts.wheels import PLATFORMS, PYTHONS, locked_names, wheels_for
+from runtime.artifacts.wheels import PLATFORMS, PYTHONS, cache_folder, locked_names, wheels_for
 from runtime.protocol import PROTOCOL
 from runtime.protocol.manifest import FILE_NAME, BuildFile, Manifest
 
@@ -119,7 +119,7 @@ def _one(source: Source, arch: str, stage: Path, scratch: Path, progress: Progre
         command += ["--platform", f"{PLATFORMS[arch]}-cp-{tag}-cp{tag}"]
     command += ["--sources-directory", str(stage), "--entry-point", ENTRY_POINT, "--venv"]
     command += ["--python-shebang", "/usr/bin/env python3", "--no-emit-warnings"]
-    command += ["--disable-cache", "--output-file", str(target)]
+    command += ["--pex-root", str(cache_folder() / "pex"), "--output-file", str(target)]
     # Nothing of this user's environment: pex writes the cache folder that it would use into the file.
     environ = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(scratch), "TMPDIR": str(scratch)}
     environ |= {"SOURCE_DATE_EPOCH": str(source.epoch), "TZ": "UTC", "LC_ALL": "C", "PYTHONHASHSEED": "0"}
