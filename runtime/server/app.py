@@ -137,4 +137,6 @@ def _document(document: dict[str, object], status: int) -> flask.Response:
 
 def _too_large() -> Problem:
     limit = _parts().settings.max_body_mib
-    return Problem("body_too_large", f"The body is larger than {limit:g} MiB.", limit_mib=limit)
+    return Problem(
+        "body_too_large", f"The body is larger than {limit:g} MiB; send less, or raise max_body_mib.", limit_mib=limit
+    )

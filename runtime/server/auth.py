@@ -137,7 +137,11 @@ def is_system_key(settings: ServerSettings, given: str) -> bool:
 def bad_api_key() -> Problem:
     """The refusal of a system key."""
     # One text for a missing and a wrong key: the answer gives no hint.
-    return Problem("bad_api_key", f"The system key in {routes.HEADER_API_KEY} is missing or is not this server's.")
+    return Problem(
+        "bad_api_key",
+        f"The system key in {routes.HEADER_API_KEY} is missing or is not this server's; give the agent the key of the "
+        "control plane's settings.",
+    )
 
 
 def _scope_mismatch(own: str, other: str) -> Problem:

@@ -175,5 +175,7 @@ def _channel_class(parts: Parts) -> type[HTTPChannel]:
 
 def _refusal(error: Any) -> Problem:
     if error.code == 413:
-        return Problem("body_too_large", "The body is far larger than this server takes.")
+        return Problem(
+            "body_too_large", "The body is far larger than this server takes; send less, or raise max_body_mib."
+        )
     return Problem("bad_parameter", f"The request cannot be read: {error.reason}.")

@@ -221,8 +221,10 @@ def _read_yaml(path: Path) -> Any:
         # The reader's own words can quote a line, and the line can hold the key: only the place is said.
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
-        problem = getattr(error, "problem", None) or "text that is not YAML"
-        raise rules.SettingsError([Fault(str(path), f"{problem} at {where}", "YAML: a map of settings")]) from None
+        problem = getattr(error, "problem", None) or "wrong characters"
+        raise rules.SettingsError(
+            [Fault(str(path), f"no YAML ({problem}; {where})", "YAML: a map of settings")]
+        ) from None
 
 
 def _listen_faults(loaded: rules.Loaded[ServerSettings]) -> list[Fault]:

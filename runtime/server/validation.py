@@ -45,7 +45,7 @@ def parse(cls: type[T], raw: bytes, *, code: str, forbid_unknown: bool = False) 
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            raise Problem("malformed_json", f"The body is not JSON: {first['msg']}.") from None
+            raise Problem("malformed_json", f"The body is not JSON ({_reason(first)}); send one JSON object.") from None
         faults = [_fault(item) for item in error.errors(include_url=False)]
         if forbid_unknown:
             faults.extend(_operator_faults(cls, raw))
@@ -55,6 +55,10 @@ def parse(cls: type[T], raw: bytes, *, code: str, forbid_unknown: bool = False) 
         if faults:
             raise refusal(code, faults)
     return result
+
+
+def _reason(error: Any) -> str:
+    return str(error["msg"]).removeprefix("Invalid JSON: ")
 
 
 def refusal(code: str, faults: list[Fault]) -> Problem:

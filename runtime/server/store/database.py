@@ -285,8 +285,8 @@ def _database_problems() -> Iterator[None]:
         yield
     except OperationalError as error:
         log.error("the database did not take the statement: %s", error.orig)
-        raise Problem(
-            "database_busy",
-            f"The database did not answer in time or cannot be written ({error.orig}); try again.",
-            retry_after=2,
-        ) from error
+        if getattr(error.orig, "sqlite_errorname", None) == "SQLITE_FULL":
+            text = "The disk of the server's database is full, and nothing of this change is stored; free some space,"
+        else:
+            text = f"The database did not answer in time or cannot be written ({error.orig});"
+        raise Problem("database_busy", f"{text} and try again.", retry_after=2) from error
