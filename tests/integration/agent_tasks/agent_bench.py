@@ -276,3 +276,11 @@ class Agent:
 
 def load_task_image() -> None:
     run(["docker", "load"], input=task_image.image().archive(task_image.NAME))
+
+
+def remove_test_images() -> None:
+    """What these tests pulled or built, by the names that only they use."""
+    names = engine.docker("images", "--digests", "--format", "{{.Repository}} {{.Tag}} {{.Digest}}").splitlines()
+    for repository, tag, digest in (name.split() for name in names):
+        if repository.startswith("127.0.0.1:") or "/app-" in repository or repository == "hf-lab/volume":
+            run(["docker", "rmi", f"{repository}:{tag}" if tag != "<none>" else f"{repository}@{digest}"], check=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.agent_tasks.agent_bench import Agent, Plane, load_task_image
+from tests.integration.agent_tasks.agent_bench import Agent, Plane, load_task_image, remove_test_images
 from tests.lab.fixtures import *  # noqa: F403
 
 
@@ -18,6 +18,7 @@ def plane(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]
     plane = Plane(tmp_path_factory.mktemp("plane") / "server")
     yield plane
     plane.close()
+    remove_test_images()
 
 
 @pytest.fixture(scope="module")
