@@ -213,6 +213,7 @@ class Agent:
         self._settings.chmod(0o600)
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
+        wait_until("the node is registered", lambda: plane.call("GET", f"/nodes/{self.node_id}")[0] == 200)
 
     def start(self) -> None:
         with self.log.open("a") as log:
