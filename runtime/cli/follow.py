@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 from runtime.cli.client import Answer, Client, part
-from runtime.cli.errors import CliError, ExitCode, Refusal, Unreachable
+from runtime.cli.errors import CliError, ExitCode, Unreachable
 from runtime.cli.output import say
 from runtime.protocol.codec import decode
 from runtime.protocol.reasons import EXIT_TIMEOUT, Reason
@@ -88,13 +88,8 @@ class LogReader:
 
     def read(self, *, follow: bool) -> bool:
         """Write what is new; False when nothing was. A gap is said on standard error, never passed over."""
-        query = {"attempt": self.attempt, "since": self.position or None, "follow": "true" if follow else None}
-        try:
-            answer = self.client.get(f"{TASKS}/{part(self.task_id)}/logs", query)
-        except Refusal as refusal:
-            if refusal.problem.code == "not_running":  # nothing has run yet, so there is no log
-                return False
-            raise
+        query = {"attempt": self.attempt, "from": self.position or None, "follow": "true" if follow else None}
+        answer = self.client.get(f"{TASKS}/{part(self.task_id)}/logs", query)
         return self.take(decode(LogText, answer.body))
 
     def take(self, log: LogText) -> bool:

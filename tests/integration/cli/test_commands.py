@@ -341,7 +341,7 @@ def test_following_shows_the_log_once_and_its_gaps(cli: Cli, plane: ScriptedPlan
     assert done.stdout == "one\ntwo ä\nthree\nlast\n"
     assert "[100 bytes of output are gone before this line]" in done.stderr
     assert "task t1: running on" in done.stderr
-    asked = [a.query.get("since") for a in plane.asked if a.path.endswith("/logs")]
+    asked = [a.query.get("from") for a in plane.asked if a.path.endswith("/logs")]
     assert asked[:4] == [None, ["4"], ["11"], ["117"]]
 
 

@@ -89,7 +89,7 @@ def node(server: Running) -> SimulatedNode:
 class Agent(threading.Thread):
     """Beats, claims the one task when it comes, writes a log, and ends it as told."""
 
-    def __init__(self, node: SimulatedNode, task_id: str, log: str, **end: object) -> None:
+    def __init__(self, node: SimulatedNode, task_id: str, log: bytes, **end: object) -> None:
         super().__init__()
         self._node, self._task_id, self._log, self._end = node, task_id, log, end
         self.failure: BaseException | None = None
@@ -112,8 +112,8 @@ class Agent(threading.Thread):
         attempt = found[0]["attempt"]
         token, (status, body) = self._node.claim(self._task_id, attempt)
         assert status == 200, body
-        text = self._log.encode()
-        chunk = {"attempt": attempt, "claim_token": token, "from": 0, "to": len(text), "data": self._log, "dropped": 0}
+        text = self._log.decode("utf-8", "replace")
+        chunk = {"attempt": attempt, "claim_token": token, "from": 0, "to": len(self._log), "data": text, "dropped": 0}
         status, body = self._node.call("POST", f"/api/v1/tasks/{self._task_id}/logs", chunk)
         assert status == 204, body
         status, body = self._node.put(self._task_id, attempt, token, "running", **self._end)
@@ -133,7 +133,7 @@ def test_a_followed_task_gives_its_own_exit_code(
     cli: Cli, node: SimulatedNode, end: dict[str, object], code: int
 ) -> None:
     task_id = f"followed-{secrets.token_hex(3)}"
-    agent = Agent(node, task_id, "first line\nsecond line\n", **end)
+    agent = Agent(node, task_id, b"first line\nsecond line\n", **end)
     agent.start()
     done = cli("tasks", "run", "--id", task_id, "--image", "app", "--gpus", "1", "--node", node.node_id, "--follow")
     agent.join(30)
@@ -144,6 +144,18 @@ def test_a_followed_task_gives_its_own_exit_code(
     assert cli("tasks", "logs", task_id, "--tail", "1").stdout == "second line\n"
     shown = json.loads(cli("tasks", "show", task_id, "-o", "json").stdout)
     assert (shown["status"], shown["exit_code"]) == (end["target"], end.get("exit_code"))
+
+
+def test_output_that_is_no_text_is_followed_once(cli: Cli, node: SimulatedNode) -> None:
+    """What happened: the reader asked by a name that the server does not know, got all of the log at every look,
+    and cut off what it had shown by raw bytes: where bytes had been replaced, the last words came again."""
+    task_id = f"latin-{secrets.token_hex(3)}"
+    agent = Agent(node, task_id, b"caf\xe9 caf\xe9\nlast line\n", target="completed", exit_code=0, reason="exited")
+    agent.start()
+    done = cli("tasks", "run", "--id", task_id, "--image", "app", "--gpus", "1", "--node", node.node_id, "--follow")
+    agent.join(30)
+    assert agent.failure is None
+    assert done.stdout == "caf\ufffd caf\ufffd\nlast line\n"
 
 
 def test_what_is_listed(cli: Cli, node: SimulatedNode) -> None:
