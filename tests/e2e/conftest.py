@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.demo import fleet as installing
+from tests.integration.bad_input.table import pytest_terminal_summary  # noqa: F401
 from tests.lab import Lab, Node
 from tests.lab.control_plane import ControlPlane
 from tests.lab.fixtures import lab  # noqa: F401

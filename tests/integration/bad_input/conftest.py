@@ -1,13 +1,3 @@
-from __future__ import annotations
+from tests.integration.bad_input.table import pytest_terminal_summary
 
-import pytest
-
-from tests.integration.bad_input import table
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    found = table.lines()
-    if found:
-        terminalreporter.section("bad input, as seen", sep="-")
-        for line in found:
-            terminalreporter.write_line(line)
+__all__ = ["pytest_terminal_summary"]

@@ -6,6 +6,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import Union
 
+import pytest
+
 WIDTHS = (34, 26, 100)
 
 
@@ -42,3 +44,12 @@ def lines() -> list[str]:
             parts = [cell[number] if number < len(cell) else "" for cell in cells]
             made.append("  ".join(part.ljust(width) for part, width in zip(parts, WIDTHS)).rstrip())
     return made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """For the conftest of every folder that has rows; whoever comes first prints them all."""
+    found = lines()
+    if found:
+        terminalreporter.section("bad input, as seen", sep="-")
+        for line in found:
+            terminalreporter.write_line(line)
