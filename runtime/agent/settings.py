@@ -21,6 +21,7 @@ from runtime.protocol.constraints import Text, Within
 from runtime.protocol.names import is_node_id
 from runtime.protocol.problems import Fault
 from runtime.protocol.settings import PREFIX, SECRET, Loaded, SettingsError, load
+from runtime.protocol.yaml_faults import yaml_fault
 
 DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
 KEY_FILE_LIMIT = 4096
@@ -143,20 +144,16 @@ def _parse_yaml(text: bytes, file: Path) -> Any:
             for key_node, _ in node.value:
                 if key_node.tag == "tag:yaml.org,2002:str" and key_node.value in seen:
                     raise yaml.MarkedYAMLError(
-                        problem=f"the setting {key_node.value!r} is given twice", problem_mark=key_node.start_mark
+                        problem=f"the setting {key_node.value} is given twice", problem_mark=key_node.start_mark
                     )
                 seen.add(key_node.value if isinstance(key_node.value, str) else id(key_node))
             return dict(super().construct_mapping(node, deep=deep))
 
     try:
         return yaml.load(text, Loader=UniqueKeys)  # noqa: S506 (a SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-        raise SettingsError([Fault(where, error.problem or "text that is not YAML", "valid YAML")]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SettingsError([Fault(str(file), first, "valid YAML in UTF-8")]) from None
+        place, words = yaml_fault(error)
+        raise SettingsError([Fault(f"{file}{place}", words, "valid YAML in UTF-8")]) from None
 
 
 def _rank(origin: str) -> int:

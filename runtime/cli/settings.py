@@ -15,6 +15,7 @@ from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Text, Within
 from runtime.protocol.settings import SECRET, Loaded, SettingsError, load
+from runtime.protocol.yaml_faults import yaml_fault
 
 CONFIG = Path(".config/heterofleet/config.yaml")
 """Below the home folder."""
@@ -57,7 +58,8 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str]) -> t
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {path}: {error}", ExitCode.USAGE) from None
     except yaml.YAMLError as error:
-        raise CliError(f"{path} is not YAML: {_one_line(error)}", ExitCode.USAGE) from None
+        place, words = yaml_fault(error)
+        raise CliError(f"{path}{place} is not YAML: {words}", ExitCode.USAGE) from None
     if isinstance(document, dict) and "token" in document:
         warnings.extend(_open_to_others(path))
     try:
@@ -110,7 +112,3 @@ def connection(settings: CliSettings, origins: Mapping[str, str]) -> tuple[Conne
 def _open_to_others(path: Path) -> list[str]:
     mode = stat.S_IMODE(path.stat().st_mode)
     return [f"{path} holds a token and others may read it (mode {mode:04o}); chmod 600 it"] if mode & 0o077 else []
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

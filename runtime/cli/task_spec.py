@@ -18,6 +18,7 @@ import yaml
 from runtime.cli.errors import CliError, ExitCode
 from runtime.protocol.names import ImageReferenceError, is_env_name, new_task_id, parse_image_reference
 from runtime.protocol.tasks import HIDDEN
+from runtime.protocol.yaml_faults import yaml_fault
 
 Spec = dict[str, Any]
 _DOCKER_HUB_KEYS = ("docker.io", "https://index.docker.io/v1/", "index.docker.io")
@@ -28,7 +29,8 @@ def read_spec(stream: IO[str], name: str) -> Spec:
     try:
         spec = yaml.safe_load(stream)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise usage(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
+        place, words = yaml_fault(error)
+        raise usage(f"{name}{place} is neither YAML nor JSON: {words}") from None
     if not isinstance(spec, dict) or not all(isinstance(key, str) for key in spec):
         raise usage(f"{name} holds {type(spec).__name__}, wanted a mapping with the task's members")
     return spec

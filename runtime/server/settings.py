@@ -14,6 +14,7 @@ from runtime.protocol import settings as rules
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Items, Text, Within
 from runtime.protocol.problems import Fault
+from runtime.protocol.yaml_faults import yaml_fault
 
 DEFAULT_FILE = Path("/etc/heterofleet/server.yaml")
 
@@ -218,13 +219,9 @@ def _read_yaml(path: Path) -> Any:
     except OSError as error:
         raise rules.SettingsError([Fault(str(path), error.strerror or str(error), "a readable file")]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        # The reader's own words can quote a line, and the line can hold the key: only the place is said.
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
-        problem = getattr(error, "problem", None) or "wrong characters"
-        raise rules.SettingsError(
-            [Fault(str(path), f"no YAML ({problem}; {where})", "YAML: a map of settings")]
-        ) from None
+        place, words = yaml_fault(error)
+        fault = Fault(str(path), f"no YAML ({words}; {path.name}{place})", "YAML: a map of settings")
+        raise rules.SettingsError([fault]) from None
 
 
 def _listen_faults(loaded: rules.Loaded[ServerSettings]) -> list[Fault]:
