@@ -152,8 +152,8 @@ def _parse_yaml(text: bytes, file: Path) -> Any:
     try:
         return yaml.load(text, Loader=UniqueKeys)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        place, words = yaml_fault(error)
-        raise SettingsError([Fault(f"{file}{place}", words, "valid YAML in UTF-8")]) from None
+        fault = yaml_fault(error)
+        raise SettingsError([Fault(f"{file}{fault.place}", fault.words, "valid YAML in UTF-8")]) from None
 
 
 def _rank(origin: str) -> int:

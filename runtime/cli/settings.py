@@ -58,8 +58,8 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str]) -> t
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {path}: {error}", ExitCode.USAGE) from None
     except yaml.YAMLError as error:
-        place, words = yaml_fault(error)
-        raise CliError(f"{path}{place} is not YAML: {words}", ExitCode.USAGE) from None
+        fault = yaml_fault(error)
+        raise CliError(f"{path}{fault.place} is not YAML: {fault.words}", ExitCode.USAGE) from None
     if isinstance(document, dict) and "token" in document:
         warnings.extend(_open_to_others(path))
     try:

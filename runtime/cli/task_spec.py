@@ -29,8 +29,8 @@ def read_spec(stream: IO[str], name: str) -> Spec:
     try:
         spec = yaml.safe_load(stream)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        place, words = yaml_fault(error)
-        raise usage(f"{name}{place} is neither YAML nor JSON: {words}") from None
+        fault = yaml_fault(error)
+        raise usage(f"{name}{fault.place} is neither YAML nor JSON: {fault.words}") from None
     if not isinstance(spec, dict) or not all(isinstance(key, str) for key in spec):
         raise usage(f"{name} holds {type(spec).__name__}, wanted a mapping with the task's members")
     return spec

@@ -6,14 +6,30 @@ The reader itself is the caller's (YAML is not in the standard library).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Optional
 
 # Words such as '<scalar>' and single signs are the reader's own; anything longer is taken from the file.
 _TAKEN_FROM_THE_FILE = re.compile(r""" (?:'[^'<][^']+'|"[^"<][^"]+")""")
 
 
-def yaml_fault(error: Exception) -> tuple[str, str]:
-    """(``:LINE:COLUMN``, what is wrong) of what PyYAML or the decoding raised; no place where none is known."""
+@dataclass(frozen=True)
+class YamlFault:
+    """``words`` say what is wrong; ``line`` and ``column`` count from 1, None where no place is known."""
+
+    words: str
+    line: Optional[int] = None
+    column: Optional[int] = None
+
+    @property
+    def place(self) -> str:
+        """``:LINE:COLUMN``, to go on after the file's name; empty where no place is known."""
+        return "" if self.line is None else f":{self.line}:{self.column}"
+
+
+def yaml_fault(error: Exception) -> YamlFault:
+    """The fault behind what PyYAML or the decoding raised."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
     words = getattr(error, "problem", None) or getattr(error, "reason", None) or "text that is not YAML"
-    return place, _TAKEN_FROM_THE_FILE.sub("", str(words))
+    shown = _TAKEN_FROM_THE_FILE.sub("", str(words))
+    return YamlFault(shown) if mark is None else YamlFault(shown, mark.line + 1, mark.column + 1)

@@ -219,9 +219,10 @@ def _read_yaml(path: Path) -> Any:
     except OSError as error:
         raise rules.SettingsError([Fault(str(path), error.strerror or str(error), "a readable file")]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        place, words = yaml_fault(error)
-        fault = Fault(str(path), f"no YAML ({words}; {path.name}{place})", "YAML: a map of settings")
-        raise rules.SettingsError([fault]) from None
+        fault = yaml_fault(error)
+        where = "" if fault.line is None else f"; line {fault.line}, column {fault.column}"
+        found = f"no YAML ({fault.words}{where})"
+        raise rules.SettingsError([Fault(str(path), found, "YAML: a map of settings")]) from None
 
 
 def _listen_faults(loaded: rules.Loaded[ServerSettings]) -> list[Fault]:

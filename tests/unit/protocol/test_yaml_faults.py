@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from runtime.protocol.yaml_faults import yaml_fault
+from runtime.protocol.yaml_faults import YamlFault, yaml_fault
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ def test_nothing_of_the_file_is_told(text: str, place: str, words: str) -> None:
         yaml.safe_load(text)
     assert "secretword" in str(refused.value) or not place
     found = yaml_fault(refused.value)
-    assert found[0] == place and words in found[1]
+    assert found.place == place and words in found.words
     assert "secretword" not in str(found)
 
 
 def test_bytes_that_are_no_text() -> None:
     with pytest.raises(UnicodeDecodeError) as refused:
         b"key: \xff".decode()
-    assert yaml_fault(refused.value) == ("", "invalid start byte")
+    assert yaml_fault(refused.value) == YamlFault("invalid start byte")
