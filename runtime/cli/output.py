@@ -1,7 +1,7 @@
 """What goes to standard output, and in which form; everything said beside it goes to standard error.
 
-``json`` is the API's body as it came and nothing else; ``yaml`` the same value; ``table`` is for people and
-fits 80 columns where there is no terminal.
+``json`` is the API's body as it came and nothing else; ``yaml`` the same value; ``table`` is for people: it fits
+the terminal, and where there is none (a pipe, a file) nothing is cut, one line a row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 
 from runtime.cli.client import Answer
 
-PLAIN_COLUMNS = 80
+UNBOUNDED = 100_000
 NARROWEST = 6
 GAP = 2
 
@@ -123,5 +123,5 @@ def _print(console: Any, table: Any) -> None:
 def _console() -> Any:
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else PLAIN_COLUMNS
+    width = None if sys.stdout.isatty() else UNBOUNDED
     return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False)

@@ -29,7 +29,7 @@ class CliSettings:
     token: Optional[str] = field(default=None, repr=False, metadata=SECRET)
     token_file: Optional[str] = None
     ca_file: Optional[str] = None
-    proxy: Optional[str] = None
+    proxy: Optional[str] = field(default=None, repr=False, metadata=SECRET)
     allow_plain_http: bool = False
     output: Annotated[str, Text(pattern="table|json|yaml")] = "table"
     timeout_s: Annotated[float, Within(0.1, 3600)] = 30
@@ -42,7 +42,7 @@ class Connection:
     server_url: str
     token: str = field(repr=False)
     ca_file: Optional[str]
-    proxy: Optional[str]
+    proxy: Optional[str] = field(repr=False)
     timeout_s: float
 
 
