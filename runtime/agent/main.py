@@ -16,6 +16,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
+from urllib.parse import urlsplit
 
 from runtime.protocol.build import this_build
 
@@ -193,6 +194,8 @@ def _log_masked(settings: AgentSettings) -> Masker:
 
     masker = Masker()
     masker.add(settings.api_key)
+    if settings.proxy is not None:
+        masker.add(urlsplit(settings.proxy).password)
     set_up_logging(masker)
     # Per-connection chatter of the HTTP library says nothing that our own lines do not.
     logging.getLogger("urllib3").setLevel(logging.ERROR)

@@ -47,14 +47,14 @@ class AgentSettings:
     """``agent.yaml``. Durations in seconds (``_s``), sizes in MiB (``_mib``); paths are absolute.
 
     ``api_key`` holds the key itself, also when it came from ``api_key_file``. ``volumes_deny`` is added to what
-    is always denied. ``fabrics`` are maps with ``name`` and ``hcas``.
+    is always denied. ``fabrics`` are maps with ``name`` and ``hcas``. ``proxy`` may carry a login, so it is a secret.
     """
 
     server_url: Optional[str] = None
     api_key: Optional[str] = field(default=None, metadata=SECRET, repr=False)
     api_key_file: Optional[str] = None
     ca_file: Optional[str] = None
-    proxy: Optional[str] = None
+    proxy: Optional[str] = field(default=None, metadata=SECRET, repr=False)
     allow_plain_http: bool = False
     node_id: Optional[str] = None
     labels: dict[str, str] = field(default_factory=dict)
@@ -240,11 +240,9 @@ def _faults(settings: AgentSettings) -> list[Fault]:
         )
     if settings.proxy is not None:
         try:
-            parse_server_url(settings.proxy, allow_plain_http=True)
+            parse_server_url(_without_login(settings.proxy), allow_plain_http=True)
         except AddressError as error:
-            # A proxy may carry its own login; the rest of the rules is the same.
-            if "user name" not in error.found:
-                faults.append(Fault("proxy", error.found, error.wanted.replace("3333", "3128")))
+            faults.append(Fault("proxy", error.found, error.wanted.replace("3333", "3128")))
     if settings.report_backoff_max_s < settings.report_backoff_first_s:
         faults.append(
             Fault(
@@ -261,6 +259,13 @@ def _faults(settings: AgentSettings) -> list[Fault]:
         elif not isinstance(hcas, list) or not all(isinstance(hca, str) for hca in hcas):
             faults.append(Fault(f"fabrics.{n}.hcas", repr(hcas)[:80], "a list of adapter names"))
     return faults
+
+
+def _without_login(url: str) -> str:
+    """A proxy may carry a login of its own; the rest follows the server's rules, and may be shown."""
+    head, sign, rest = url.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    return head + sign + authority.rpartition("@")[2] + slash + path
 
 
 def _path_faults(settings: AgentSettings) -> list[Fault]:

@@ -68,7 +68,9 @@ def parse_server_url(text: str, *, allow_plain_http: bool = False) -> ServerAddr
     """
     rest = text.split("://", 1)[-1]
     authority = rest.split("/", 1)[0]
-    if authority.rpartition("@")[2].count(":") > 1 and "[" not in authority:
+    if "@" in authority:  # before everything that would show the text
+        raise AddressError("a user name or password in the URL", "a URL without them; the key has its own setting")
+    if authority.count(":") > 1 and "[" not in authority:
         raise AddressError(repr(text), f"brackets around an IPv6 address: {_with_brackets(text)}")
     if "://" not in text:
         raise AddressError(repr(text), f"a URL with its scheme, such as http://{authority or 'HOST:3333'}")
@@ -79,8 +81,6 @@ def parse_server_url(text: str, *, allow_plain_http: bool = False) -> ServerAddr
         raise AddressError(f"{text!r} ({error})", "a URL such as http://HOST:3333 or http://[ADDRESS]:3333") from None
     if parts.scheme not in ("http", "https"):
         raise AddressError(f"the scheme {parts.scheme!r}", "http or https")
-    if parts.username is not None or parts.password is not None:
-        raise AddressError("a user name or password in the URL", "a URL without them; the key has its own setting")
     if parts.query or parts.fragment:
         raise AddressError(repr(text), "a URL without '?' and '#'")
     if not host or any(c.isspace() for c in text):

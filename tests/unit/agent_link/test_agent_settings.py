@@ -38,6 +38,7 @@ def test_defaults_are_the_contract_s(tmp_path) -> None:
         ("server_url: 127.0.0.1:3333", "server_url", "with its scheme, such as http://127.0.0.1:3333"),
         ("server_url: ftp://127.0.0.1", "server_url", "http or https"),
         ("server_url: http://user:secret@10.0.0.1", "server_url", "without them"),
+        ("server_url: http://user:secret@10.0.0.1:99999", "server_url", "without them"),
         ("server_url: http://8.8.8.8:3333", "server_url", "allow_plain_http: true"),
         ("server_url: http://control-plane.example:3333", "server_url", "allow_plain_http: true"),
         ("server_url: http://10.0.0.1:99999", "server_url", "a URL such as"),
@@ -50,6 +51,8 @@ def test_defaults_are_the_contract_s(tmp_path) -> None:
         ("state_dir: relative", "state_dir", "an absolute path"),
         ("ca_file: /nowhere/ca.pem", "ca_file", "CA certificates"),
         ("proxy: proxy:3128", "proxy", "with its scheme"),
+        ("proxy: http://user:secret@proxy:3128/?a", "proxy", "without '?'"),
+        ("proxy: user:secret@proxy", "proxy", "with its scheme"),
         ("volumes_allow: [data]", "volumes_allow.0", "an absolute path"),
         ("volumes_allow: /data", "volumes_allow", "a list"),
         ("max_tasks: many", "max_tasks", "a whole number"),
@@ -71,6 +74,7 @@ def test_a_fault_names_its_path_and_what_is_wanted(tmp_path, line: str, path: st
     found = faults(tmp_path, rest + line + "\n")
     assert list(found) == [path]
     assert words in found[path]
+    assert "secret@" not in found[path]
 
 
 def test_every_fault_is_told_at_once(tmp_path) -> None:
@@ -126,6 +130,12 @@ def test_the_key_is_read_from_its_file(tmp_path, data: bytes) -> None:
     assert loaded.settings.api_key == "0123456789abcdef" and loaded.warnings == []
     shown = {path: value for path, value, _ in effective(loaded)}
     assert shown["api_key"] == "********"
+
+
+def test_a_proxy_keeps_its_login_and_shows_it_to_nobody(tmp_path) -> None:
+    loaded = load(tmp_path, GOOD + "proxy: http://user:secretword@proxy:3128\n")
+    assert loaded.settings.proxy == "http://user:secretword@proxy:3128"
+    assert "secretword" not in str(effective(loaded)) and "secretword" not in repr(loaded.settings)
 
 
 @pytest.mark.parametrize(
