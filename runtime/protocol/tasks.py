@@ -19,6 +19,8 @@ LOG_TAIL_BYTES = 64 * 1024
 LOG_KEEP_BYTES = 1024 * 1024
 
 Port = Annotated[int, Within(1, 65535)]
+AttemptNumber = Annotated[int, Within(0, 2**31 - 1)]
+"""Bounded by what every database stores."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class TaskUpdate:
     """``PUT /api/v1/tasks/{id}``: a compare-and-set by the node that holds the task."""
 
     node_id: Annotated[str, NodeId]
-    attempt: Annotated[int, Within(0, 2**53)]
+    attempt: AttemptNumber
     claim_token: Annotated[str, Token]
     from_status: Status
     status: Status
@@ -230,7 +232,7 @@ class Reclaim:
 
     node_id: Annotated[str, NodeId]
     instance_id: Annotated[str, Token]
-    attempt: Annotated[int, Within(0, 2**53)]
+    attempt: AttemptNumber
     claim_token: Annotated[str, Token]
 
 
@@ -241,7 +243,7 @@ class LogChunk:
     ``dropped`` bytes before ``from`` are gone. Accepted when ``from - dropped`` equals the held end.
     """
 
-    attempt: Annotated[int, Within(0, 2**53)]
+    attempt: AttemptNumber
     claim_token: Annotated[str, Token]
     start: Annotated[int, Within(0, 2**53)] = field(metadata={"alias": "from"})
     end: Annotated[int, Within(0, 2**53)] = field(metadata={"alias": "to"})
@@ -270,7 +272,7 @@ class RejectedCheckpoint:
 class CheckpointResume:
     """``POST /api/v1/tasks/{id}/checkpoint-resume``: becomes an event."""
 
-    attempt: Annotated[int, Within(0, 2**53)]
+    attempt: AttemptNumber
     claim_token: Annotated[str, Token]
     found: bool
     path: Optional[str] = None

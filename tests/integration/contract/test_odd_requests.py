@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
+import uuid
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -12,16 +14,22 @@ import pytest
 
 from runtime.protocol.problems import MEDIA_TYPE
 from tests.integration.contract.live import Live, control_plane
+from tests.integration.postgres import cluster
+from tests.lab.process import wait_for
+from tests.lab.simulated_node import SimulatedNode
 
 TASKS = "/api/v1/tasks"
 DEEP = b"[" * 100_000 + b"]" * 100_000
 HUGE = b"9" * 5000
 
 
-@pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
-    with control_plane("contract-odd", max_body_mib=1) as plane:
-        yield Live(plane)
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def live(request: pytest.FixtureRequest) -> Iterator[Live]:
+    with contextlib.ExitStack() as stack:
+        settings = {}
+        if request.param == "postgresql":
+            settings["database_url"] = stack.enter_context(stack.enter_context(cluster()).database())
+        yield Live(stack.enter_context(control_plane("contract-odd", max_body_mib=1, **settings)))
 
 
 def raw(live: Live, data: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -185,3 +193,57 @@ def test_an_odd_request(live: Live, what: str) -> None:
     assert headers["x-revision"].isdigit()
     assert live.operator("GET", "/readyz").status == 200
     assert re.findall(r"(?m)^.*(?:Traceback| failed$).*$", live.plane.log.read_text()) == []
+
+
+NUL = "a\x00b"
+
+
+def running(live: Live) -> tuple[SimulatedNode, str, dict[str, object]]:
+    """A claimed task: its node, its id, and what every report of it carries."""
+    name = f"odd-{uuid.uuid4().hex[:12]}"
+    node = live.node(name)
+    live.create(name, node_id=name)
+    wait_for("the task is scheduled", lambda: bool(node.scheduled()), 15)
+    token, (status, body) = node.claim(name, 1)
+    assert status == 200, body
+    return node, name, {"attempt": 1, "claim_token": token}
+
+
+def test_what_a_program_wrote_is_taken_whatever_it_is(live: Live) -> None:
+    """A NUL in an error, a log or a path is a program's business; no database may make an agent's report fail."""
+    node, task, claim = running(live)
+    found = {"found": True, "path": NUL, "framework": NUL, "step": 1, "rejected": [{"path": NUL, "reason": NUL}]}
+    assert live.agent(node, "POST", f"{TASKS}/{task}/checkpoint-resume", {**claim, **found}).status == 204
+    chunk = {"from": 0, "to": 3, "data": NUL, "dropped": 0}
+    assert live.agent(node, "POST", f"{TASKS}/{task}/logs", {**claim, **chunk}).status == 204
+    end = {"node_id": node.node_id, "from_status": "running", "status": "failed", "exit_code": 1, "reason": "exited"}
+    told = live.agent(node, "PUT", f"{TASKS}/{task}", {**claim, **end, "error": NUL, "log_tail": NUL})
+    assert told.status == 200, told.raw
+    read = live.operator("GET", f"{TASKS}/{task}").body
+    assert (read["status"], read["error"].replace(NUL[1], "\N{REPLACEMENT CHARACTER}")) == (
+        "failed",
+        "a\N{REPLACEMENT CHARACTER}b",
+    )
+
+
+def test_a_machine_may_call_itself_anything(live: Live) -> None:
+    node, _, _ = running(live)
+    odd = "\N{GRINNING FACE}" * 40 + NUL
+    status, body = node.beat(host={"hostname": odd, "cpu_cores": 8, "memory_total_mib": 1000}, images=[NUL], fabrics=[])
+    assert status in (200, 422), body
+    wait_for("what was heard is stored", lambda: b"failed" not in live.plane.log.read_bytes() or "it failed", 5)
+    assert live.operator("GET", f"/api/v1/nodes/{node.node_id}").status == 200
+
+
+@pytest.mark.parametrize("number", [2**31, 2**53, 2**63, 10**400], ids=["2^31", "2^53", "2^63", "10^400"])
+def test_an_attempt_that_no_database_stores(live: Live, number: int) -> None:
+    node, task, claim = running(live)
+    for method, path, more in (
+        ("POST", f"{TASKS}/{task}/logs", {"from": 0, "to": 0, "data": "", "dropped": 0}),
+        ("POST", f"{TASKS}/{task}/checkpoint-resume", {"found": False}),
+        ("POST", f"{TASKS}/{task}/reclaim", {"node_id": node.node_id, "instance_id": node.instance_id}),
+        ("PUT", f"{TASKS}/{task}", {"node_id": node.node_id, "from_status": "running", "status": "completed"}),
+    ):
+        answer = live.agent(node, method, path, {**claim, **more, "attempt": number})
+        assert answer.code in ("invalid_task", "malformed_json"), answer.raw
+    assert live.operator("GET", f"{TASKS}/{task}").body["status"] == "running"

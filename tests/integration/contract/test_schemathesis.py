@@ -170,7 +170,7 @@ def test_no_answer_is_outside_the_document(live: Live, who: str, tmp_path: Path)
     answers = tmp_path / "answers.json"
     done = run(
         *(str(BIN / "schemathesis"), "run", f"{live.url}/openapi.json", "--no-color", "--checks", ",".join(CHECKS)),
-        *("--phases", caller.phases, "--max-examples", EXAMPLES, "--seed", SEED, "--workers", "2", "--no-shrink"),
+        *("--phases", caller.phases, "--max-examples", EXAMPLES, "--seed", SEED, "--workers", "1", "--no-shrink"),
         *("--continue-on-failure", "--generation-database", "none", "--suppress-health-check", "all"),
         *("--warnings", "off", "--request-timeout", "20", "--include-path-regex", caller.paths),
         *(word for header in headers for word in ("-H", header)),
