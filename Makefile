@@ -1,11 +1,10 @@
 # What a stranger needs: make demo, make demo-down, make test. Everything else is for developers.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
 export DEBIAN_FRONTEND := noninteractive
 
-.PHONY: help venv demo demo-down demo-purge test test-unit test-integration test-e2e lint bench ci
+.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint bench
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -25,27 +24,26 @@ demo-down: venv ## take the demo away; only the cache that it names stays
 demo-purge: venv ## take the demo and its cache away
 	@$(BIN)/python -m tests.demo purge
 
+prepare: venv ## install the Debian packages that lab and tests need (as root)
+	@$(BIN)/python -m tests.lab prepare
+
 lint: venv ## ruff, mypy, shellcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@command -v shellcheck >/dev/null && shellcheck tests/lab/python.sh .ci/run || true
+	shellcheck tests/lab/python.sh .ci/run
 
-test: venv lint ## everything but the long runs
-	$(BIN)/python -m tests.lab prepare
+test: prepare lint ## everything but the long runs
 	$(BIN)/python -m pytest tests/unit tests/integration tests/e2e
 
 test-unit: venv ## pure decisions only, in seconds
 	$(BIN)/python -m pytest tests/unit
 
-test-integration: venv ## each part against real neighbours
-	$(BIN)/python -m tests.lab prepare
+test-integration: prepare ## each part against real neighbours
 	$(BIN)/python -m pytest tests/integration
 
-test-e2e: venv ## the whole on the lab's fleet
-	$(BIN)/python -m tests.lab prepare
+test-e2e: prepare ## the whole on the lab's fleet
 	$(BIN)/python -m pytest tests/e2e
 
-bench: venv ## the budgets as ratios, measured; figures go to tests/bench/RESULTS.md
-	$(BIN)/python -m tests.lab prepare
+bench: prepare ## the budgets as ratios, measured (python -m tests.bench --record keeps the figures)
 	$(BIN)/python -m tests.bench
