@@ -55,6 +55,7 @@ class Parts:
         validation.adapter(Heartbeat)  # built before the first beat, which should not wait for it
         self.vault.load()
         migrate(self.db)
+        self.db.hold()
         self.db.start()
         self.started_at = time.monotonic()
         self.rollback.load()

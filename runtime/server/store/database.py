@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 
 from runtime.protocol.problems import Problem
 from runtime.server.store import tables
+from runtime.server.store.sqlite_file import SqliteFile
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -89,13 +90,16 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        on_disk = self.is_sqlite and self.url.database not in (None, "", ":memory:")
+        self._file = SqliteFile(str(self.url.database)) if on_disk else None
         if self.is_sqlite:
             # What statements carry is other people's text: it stays out of errors and logs.
             self.engine = sa.create_engine(
                 self.url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000}, hide_parameters=True
             )
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
-            sa.event.listen(self.engine, "begin", _begin_sqlite)
+            sa.event.listen(self.engine, "do_connect", lambda *_: self._check_file())
+            sa.event.listen(self.engine, "begin", self._begin_sqlite)
         else:
             self.engine = sa.create_engine(
                 self.url, pool_size=20, max_overflow=20, pool_pre_ping=True, hide_parameters=True
@@ -111,8 +115,16 @@ class Database:
 
     # -- life ------------------------------------------------------------------------------------------------
 
+    def hold(self) -> None:
+        """Be the one server process of an SQLite file until :meth:`close`: what such a process knows is in its
+        memory, and two would judge each other's nodes. Raises StoreError (69, 73)."""
+        if self._file is not None:
+            self._file.hold()
+
     def start(self) -> None:
         """Read who this database is, and start the writer where one is needed."""
+        if self._file is not None:
+            self._file.remember()
         with self.read() as connection:
             row = connection.execute(sa.select(tables.control_plane)).one()
         self.control_plane_id = row.id
@@ -132,6 +144,8 @@ class Database:
             self._writer.join(BUSY_TIMEOUT_MS / 1000)
             self._writer = None
         self.engine.dispose()
+        if self._file is not None:
+            self._file.release()
 
     # -- revision --------------------------------------------------------------------------------------------
 
@@ -248,6 +262,7 @@ class Database:
                             refused.append((job, error))
                         else:
                             outcomes.append((job, result, tx))
+            self._check_file()  # a commit to a file that has no name any more is no commit
         except Exception as error:
             # Nothing of the batch is on disk: everyone in it is told so.
             for job in batch:
@@ -257,6 +272,16 @@ class Database:
             job.done.set_exception(refusal)
         for job, result, tx in outcomes:
             job.done.set_result((result, tx))
+
+    def _begin_sqlite(self, connection: sa.Connection) -> None:
+        self._check_file()
+        # A read that turns into a write fails at once however long the busy timeout: writers say so at the start.
+        writes = connection.get_execution_options().get("heterofleet_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    def _check_file(self) -> None:
+        if self._file is not None:
+            self._file.check()
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -273,12 +298,6 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
-def _begin_sqlite(connection: sa.Connection) -> None:
-    # A read that turns into a write fails at once however long the busy timeout: writers say so at the start.
-    writes = connection.get_execution_options().get("heterofleet_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
 @contextlib.contextmanager
 def _database_problems() -> Iterator[None]:
     try:
@@ -290,3 +309,9 @@ def _database_problems() -> Iterator[None]:
         else:
             text = f"The database did not answer in time or cannot be written ({error.orig});"
         raise Problem("database_busy", f"{text} and try again.", retry_after=2) from error
+    except DatabaseError as error:
+        if getattr(error.orig, "sqlite_errorname", "").split("_")[1:2] not in (["CORRUPT"], ["NOTADB"]):
+            raise
+        log.error("the database file is damaged: %s", error.orig)
+        text = f"The database file is damaged ({error.orig}); stop the server and put a good copy back."
+        raise Problem("database_busy", text, retry_after=10) from error

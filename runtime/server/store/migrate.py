@@ -135,6 +135,9 @@ def _make_folder(db: Database) -> None:
         lock = Path(f"{db.url.database}.migrating")
         lock.touch(mode=0o600)
         lock.open("a").close()
+        if not Path(str(db.url.database)).exists():
+            # SQLite would let everyone read it, and gives its side files the same mode.
+            Path(str(db.url.database)).touch(mode=0o600)
     except OSError as error:
         raise StoreError(
             EXIT_CANNOT_WRITE,
