@@ -5,12 +5,15 @@ The rows join the table of tests/integration/bad_input/test_bad_input.py.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.integration.bad_input.table import Seen, note
 from tests.lab import Node
 from tests.lab.process import wait_for
 
+FULL = re.compile(r"\bfull\b|No space left")
 STATE = "/var/lib/heterofleet/agent"
 
 
@@ -40,9 +43,24 @@ def login(fleet, password: str | None = None) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("case", "image", "wanted", "parts"),
     [
-        ("image that does not exist", "{registry}/lab/nothing:1", "image_not_found", ("lab/nothing:1",)),
-        ("tag that does not exist", "{registry}/lab/task:none", "image_not_found", ("lab/task:none",)),
-        ("registry that is not there", "198.18.0.1:5999/lab/task:1", "image_pull_failed", ("5999", "refused")),
+        (
+            "image that does not exist",
+            "{registry}/lab/nothing:1",
+            "image_not_found",
+            ("lab/nothing:1: ", "not found", "check its name and tag"),
+        ),
+        (
+            "tag that does not exist",
+            "{registry}/lab/task:none",
+            "image_not_found",
+            ("lab/task:none: ", "not found", "check its name and tag"),
+        ),
+        (
+            "registry that is not there",
+            "198.18.0.1:5999/lab/task:1",
+            "image_pull_failed",
+            ("5999", "refused", "check that this node reaches the registry"),
+        ),
     ],
 )
 def test_an_image_that_cannot_be_had(fleet, case: str, image: str, wanted: str, parts: tuple[str, ...]) -> None:
@@ -67,7 +85,7 @@ def test_a_registry_that_refuses(fleet, case: str, password: str | None) -> None
     auth = {} if password is None else {"registry_auth": login(fleet, password)}
     fleet.submit(name, "exit", "0", image=image, **auth)
     seen = end_of(fleet, name)
-    note(case, seen, "registry_auth_failed", ("lab/refused:1",))
+    note(case, seen, "registry_auth_failed", ("lab/refused:1: ", "auth", "give the task a registry_auth"))
     node = fleet.node_of(name)
     log = node.run(["journalctl", "-u", "heterofleet-agent", "--no-pager", "-o", "cat"]).stdout
     assert "wr0ng-secret" not in log + fleet.plane.log.read_text() + seen.sentence
@@ -84,7 +102,7 @@ def test_a_node_whose_state_disk_is_full_takes_no_work_and_loses_none(fleet) -> 
 
         def complains() -> object:
             log = node.run(["journalctl", "-u", "heterofleet-agent", "--no-pager", "-o", "cat", "-n", "50"]).stdout
-            complaint[:] = [line for line in log.splitlines() if "full" in line]
+            complaint[:] = [line for line in log.splitlines() if FULL.search(line)]
             return bool(complaint) or log[-500:]
 
         wait_for("the agent says that it cannot write", complains, 40)

@@ -52,7 +52,7 @@ class Puller:
                 last = Conclusion(Status.FAILED, Reason.PULL_TIMEOUT, error=_with_tail(stalled.text, stalled.tail))
             except PullFailed as failed:
                 verdict = classify_pull_error(failed.text)
-                last = end_without_image(verdict.reason, engine_line(failed.text))
+                last = end_without_image(verdict.reason, in_words(image, verdict.reason, failed.text))
                 if verdict.permanent:
                     return last
                 wait_s = verdict.wait_s
@@ -113,6 +113,20 @@ class Puller:
             f"{place} has {free} MiB free, {self._settings.disk_min_free_mib} MiB are wanted before a pull "
             "(disk_min_free_mib)",
         )
+
+
+_ADVICE = {
+    Reason.REGISTRY_AUTH_FAILED: "give the task a registry_auth that may pull it",
+    Reason.IMAGE_NOT_FOUND: "check its name and tag, and that it was pushed",
+    Reason.IMAGE_NO_PLATFORM: "push it for this node's architecture, or choose another node",
+    Reason.IMAGE_PULL_FAILED: "check that this node reaches the registry",
+}
+
+
+def in_words(image: str, reason: Reason, engine_text: str) -> str:
+    """Which image, what the engine said of it, and what to do."""
+    advice = _ADVICE.get(reason)
+    return f"{image}: {engine_line(engine_text)}" + (f"; {advice}" if advice else "")
 
 
 def end_without_image(reason: Reason, text: str) -> Conclusion:
