@@ -137,7 +137,7 @@ def _load(options: argparse.Namespace) -> Optional[Loaded[AgentSettings]]:
         return load_settings(options.config, os.environ, overrides)
     except SettingsError as error:
         for fault in error.faults:
-            print(f"{fault.path}: found {fault.found}, wanted {fault.wanted}", file=sys.stderr)
+            print(fault, file=sys.stderr)
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Optional
 from urllib.parse import quote
 
@@ -15,15 +15,13 @@ from requests.auth import AuthBase
 from runtime.cli.errors import CliError, Refusal, Unreachable
 from runtime.cli.settings import Connection
 from runtime.protocol.build import this_build
-from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument
+from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument, read_problem
 from runtime.protocol.routes import HEADER_CONTROL_PLANE
 
 CONNECT_S = 5.0
 TRIES = 3
 TRY_AGAIN_S = 0.5
 """Requests that may be repeated are tried this often on connection errors, this far apart."""
-
-_FIXED = {field.name for field in fields(ProblemDocument)} - {"members"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class Client:
         text = response.content.decode("utf-8", "replace")
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind == MEDIA_TYPE:
-            raise Refusal(_problem(text, status))
+            raise Refusal(_problem(response))
         if HEADER_CONTROL_PLANE not in response.headers or status >= 400:
             raise Unreachable(
                 f"what answers at {self._to.server_url} is not a control plane, or stands before one that is not "
@@ -143,20 +141,13 @@ class Client:
             raise CliError(f"{response.url} answered HTTP {status} with what is not JSON: {_start(text)}") from None
 
 
-def _problem(text: str, status: int) -> ProblemDocument:
-    try:
-        document = json.loads(text)
-        members = {key: value for key, value in document.items() if key not in _FIXED}
-        return ProblemDocument(
-            status=status,
-            code=str(document.get("code") or "no code"),
-            detail=str(document.get("detail") or ""),
-            title=str(document.get("title") or ""),
-            control_plane_id=document.get("control_plane_id"),
-            members=members,
-        )
-    except (ValueError, AttributeError):
-        return ProblemDocument(status=status, code="no code", detail=f"an unreadable problem: {_start(text)}")
+def _problem(response: requests.Response) -> ProblemDocument:
+    """Every refusal ends the command, so one that cannot be read is shown by its beginning."""
+    problem = read_problem(response.status_code, response.content)
+    if problem is not None:
+        return problem
+    shown = _start(response.content.decode("utf-8", "replace"))
+    return ProblemDocument(response.status_code, "no code", f"an unreadable problem: {shown}")
 
 
 def _start(text: str) -> str:

@@ -72,7 +72,7 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str]) -> t
             version=this_build().version,
         )
     except SettingsError as error:
-        lines = [f"  {fault.path}: found {fault.found}, wanted {fault.wanted}" for fault in error.faults]
+        lines = [f"  {fault}" for fault in error.faults]
         raise CliError("\n".join(["settings of the command line are wrong:", *lines]), ExitCode.USAGE) from None
     return loaded, warnings + loaded.warnings
 

@@ -1,12 +1,15 @@
 """Errors on the wire: RFC 9457 problem documents, and the full list of our codes.
 
 Every refusal of the server is one of these. ``detail`` is a sentence for a person: what was found, what is
-wanted, what to do. Members beyond the fixed ones depend on the code (``errors``, ``status``, ``holder``...).
+wanted, what to do. Members beyond the fixed ones depend on the code (``errors``, ``task_status``, ``holder``...).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import difflib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
 MEDIA_TYPE = "application/problem+json"
@@ -104,6 +107,28 @@ class ProblemDocument:
     members: dict[str, Any] = field(default_factory=dict)
 
 
+_FIXED_MEMBERS = frozenset(f.name for f in fields(ProblemDocument)) - {"members"}
+
+
+def read_problem(status: int, content: bytes) -> Optional[ProblemDocument]:
+    """The document in an answer's body; None when it is none of ours. ``status`` is that of the answer."""
+    try:
+        data = json.loads(content)
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or not isinstance(data.get("code"), str):
+        return None
+    return ProblemDocument(
+        status=status,
+        code=data["code"],
+        detail=str(data.get("detail", "")),
+        title=str(data.get("title", "")),
+        type=str(data.get("type", "")),
+        control_plane_id=data.get("control_plane_id"),
+        members={name: value for name, value in data.items() if name not in _FIXED_MEMBERS},
+    )
+
+
 @dataclass(frozen=True)
 class Fault:
     """One thing wrong with a body (``errors`` of invalid_task and its like).
@@ -115,3 +140,17 @@ class Fault:
     path: str
     found: str
     wanted: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: found {self.found}, wanted {self.wanted}"
+
+
+def nearest_name(name: str, known: Collection[str]) -> Optional[str]:
+    """The one of ``known`` that was probably meant; None when none is near."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+
+
+def wanted_name(name: str, known: Collection[str]) -> str:
+    """What would be right in place of an unknown name: the nearest of ``known``, else all of them."""
+    nearest = nearest_name(name, known)
+    return f"a known one; the nearest is {nearest}" if nearest else "a known one: " + ", ".join(known)

@@ -10,7 +10,6 @@ The caller parses the file (YAML is not in the standard library) and hands over 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import re
@@ -19,13 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Optional, TypeVar, Union
 
-from runtime.protocol.problems import Fault
+from runtime.protocol.masking import MASK
+from runtime.protocol.problems import Fault, nearest_name, wanted_name
 
 S = TypeVar("S")
 
 PREFIX = "HETEROFLEET_"
 WRITTEN_FOR = "written_for"
-MASK = "********"
 SECRET = {"secret": True}
 """Metadata of a field that is never printed: ``field(metadata=SECRET, repr=False)``."""
 
@@ -34,7 +33,7 @@ class SettingsError(Exception):
     """One or more settings are wrong; ``faults`` has them all."""
 
     def __init__(self, faults: list[Fault]) -> None:
-        super().__init__("; ".join(f"{fault.path}: found {fault.found}, wanted {fault.wanted}" for fault in faults))
+        super().__init__("; ".join(map(str, faults)))
         self.faults = faults
 
 
@@ -77,11 +76,13 @@ def load(
         if any(name.startswith(f"{path}.") for name in known):
             faults.append(Fault(path, f"{_short(value)} ({document_name})", "a map"))
             continue
-        text = f"{path}: unknown setting in {document_name}{_nearest(path, known)}"
         if newer:
+            nearest = nearest_name(path, known)
+            advice = f"; did you mean {nearest}?" if nearest else ""
+            text = f"{path}: unknown setting in {document_name}{advice}"
             warnings.append(f"{text}; ignored, since the file was written for a newer release")
         else:
-            faults.append(Fault(path, f"an unknown setting in {document_name}", _wanted_name(path, known)))
+            faults.append(Fault(path, f"an unknown setting in {document_name}", wanted_name(path, known)))
 
     variables = {PREFIX + path.upper().replace(".", "__"): path for path in known}
     for variable, text in (environ or {}).items():
@@ -147,16 +148,6 @@ def _flatten(document: dict[Any, Any], known: dict[str, _Leaf], prefix: str = ""
         else:
             pairs.append((path, value))
     return pairs
-
-
-def _nearest(path: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(path, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _wanted_name(path: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(path, known, n=1, cutoff=0.5)
-    return f"a known one; the nearest is {close[0]}" if close else "a known one: " + ", ".join(known)
 
 
 def _release(text: str) -> tuple[int, ...]:

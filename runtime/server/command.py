@@ -178,7 +178,7 @@ def _checked(call: Callable[[], T]) -> T:
         return call()
     except rules.SettingsError as error:
         for fault in error.faults:
-            click.echo(f"heterofleet server: {fault.path}: found {fault.found}, wanted {fault.wanted}", err=True)
+            click.echo(f"heterofleet server: {fault}", err=True)
         sys.exit(EXIT_CONFIGURATION)
 
 

@@ -10,7 +10,6 @@ an unknown member is a fault that names the nearest known one.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import typing
@@ -19,7 +18,7 @@ from typing import Any, TypeVar, Union
 from pydantic import TypeAdapter, ValidationError
 
 from runtime.protocol.codec import wire_name
-from runtime.protocol.problems import Fault, Problem
+from runtime.protocol.problems import Fault, Problem, wanted_name
 
 T = TypeVar("T")
 
@@ -63,7 +62,7 @@ def _reason(error: Any) -> str:
 
 def refusal(code: str, faults: list[Fault]) -> Problem:
     """The problem that lists ``faults``; 422 where the code may come with several statuses."""
-    text = "; ".join(f"{fault.path}: found {fault.found}, wanted {fault.wanted}" for fault in faults[:5])
+    text = "; ".join(map(str, faults[:5]))
     more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
     return Problem(code, f"{text}{more}.", errors=[dataclasses.asdict(fault) for fault in faults])
 
@@ -129,6 +128,4 @@ def _walk(hint: Any, data: Any, path: str) -> typing.Iterator[Fault]:
             if key in known:
                 yield from _walk(known[key], value, where)
             else:
-                close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-                nearest = f"the nearest is {close[0]}" if close else "known are " + ", ".join(known)
-                yield Fault(where, "an unknown member", f"a known one; {nearest}")
+                yield Fault(where, "an unknown member", wanted_name(key, known))

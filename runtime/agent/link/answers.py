@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Optional
 
 from runtime.agent.link.errors import Refused, Unavailable
-from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument
+from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument, read_problem
 
 if TYPE_CHECKING:
     import requests
@@ -17,8 +17,6 @@ ANSWER_LIMIT = 16 * 1024 * 1024
 """Bytes of an answer that are read at most."""
 
 PIECE = 64 * 1024
-
-_FIXED_MEMBERS = {"type", "title", "status", "detail", "code", "control_plane_id"}
 
 
 def body_of(response: requests.Response, deadline: float) -> bytes:
@@ -89,21 +87,7 @@ def _json_of(response: requests.Response, content: bytes) -> Any:
 def _problem_of(response: requests.Response, content: bytes) -> Optional[ProblemDocument]:
     if response.headers.get("Content-Type", "").split(";")[0].strip().lower() != MEDIA_TYPE:
         return None
-    try:
-        data = json.loads(content)
-    except ValueError:
-        return None
-    if not isinstance(data, dict) or not isinstance(data.get("code"), str):
-        return None
-    return ProblemDocument(
-        status=response.status_code,
-        code=data["code"],
-        detail=str(data.get("detail", "")),
-        title=str(data.get("title", "")),
-        type=str(data.get("type", "")),
-        control_plane_id=data.get("control_plane_id"),
-        members={key: value for key, value in data.items() if key not in _FIXED_MEMBERS},
-    )
+    return read_problem(response.status_code, content)
 
 
 def _retry_after(response: requests.Response) -> Optional[float]:
