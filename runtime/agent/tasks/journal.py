@@ -46,6 +46,10 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 DAY_S = 86400.0
 
 
+class JournalError(OSError):
+    """The change is not on disk; what it protects must not be done."""
+
+
 class Journal:
     """One open journal; safe to use from several threads. Times are wall-clock seconds since the epoch."""
 
@@ -156,13 +160,17 @@ class Journal:
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
+                self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                # A commit that found no room may leave its transaction open, and no other could begin.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError):
+                    raise JournalError(_unwritable(self.path, error)) from None
                 raise
-            self._connection.execute("COMMIT")
 
     @staticmethod
     def _put_claim(change: sqlite3.Connection, claim: ClaimRecord) -> None:
@@ -202,7 +210,12 @@ def open_journal(state_dir: Path) -> Journal:
     try:
         return Journal(_connect(path), path)
     except sqlite3.Error as error:
-        raise OSError(f"the journal {path} cannot be written: {error}") from error
+        raise JournalError(_unwritable(path, error)) from error
+
+
+def _unwritable(path: Path, error: sqlite3.Error) -> str:
+    advice = "free some space" if "full" in str(error) else "look at the free space, the file system and its mode"
+    return f"the journal {path} cannot be written ({error}); {advice}"
 
 
 def _fault_of(path: Path) -> Optional[str]:
@@ -212,13 +225,15 @@ def _fault_of(path: Path) -> Optional[str]:
         return "is empty"
     try:
         connection = _connect(path)
-    except sqlite3.OperationalError as error:
-        return None if "readonly" in str(error) or "unable to open" in str(error) else f"cannot be read ({error})"
+    except sqlite3.OperationalError:
+        return None  # the disk is full or not writable, the file is locked: nothing is wrong with what is in it
     except sqlite3.DatabaseError as error:
         return f"cannot be read ({error})"
     try:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         return None if verdict == "ok" else f"is damaged ({verdict})"
+    except sqlite3.OperationalError:
+        return None
     except sqlite3.DatabaseError as error:
         return f"is damaged ({error})"
     finally:

@@ -121,7 +121,9 @@ def running_agent_says(file: Path, code: str) -> tuple[int, dict[str, Any], str]
         def says() -> object:
             found.append(status(file))
             error = found[-1][1].get("last_error")
-            return (error is not None and error["code"] == code) or f"{found[-1]}, agent {agent.poll()}"
+            # What an earlier run has left behind says nothing of this one.
+            mine = found[-1][1].get("pid") == agent.pid
+            return (mine and error is not None and error["code"] == code) or f"{found[-1]}, agent {agent.poll()}"
 
         try:
             wait_for(f"the status says {code}", says, 30)

@@ -290,6 +290,23 @@ def state_on_a_full_disk(folder: Path) -> Seen:
     return Seen(done.returncode, said(done.stderr))
 
 
+def used_state_on_a_full_disk(folder: Path) -> Seen:
+    """An agent with a journal is started on a full disk: what it remembers is not set aside."""
+    file = agent_file(folder, state_dir=str(folder / "small"))
+    with small_disk(folder / "small", "1m") as disk:
+        running_agent_says(file, "unreachable")
+        before = json.loads((disk / "identity.json").read_text())
+        ballast = fill(disk)
+        done = run(AGENT, "run", "--config", str(file))
+        assert [path.name for path in disk.glob("*broken*")] == []
+        ballast.unlink()
+        running_agent_says(file, "unreachable")
+        after = json.loads((disk / "identity.json").read_text())
+        assert after["instance_id"] == before["instance_id"]
+        assert after["run"] > before["run"]
+    return Seen(done.returncode, said(done.stderr))
+
+
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
@@ -458,6 +475,7 @@ ROWS = (
     Row("database without its tables", database_without_a_table, 78, ("not a database of ours", "no such table")),
     Row("database on a full disk", database_on_a_full_disk, 73, ("cannot be written", "full", "free space")),
     Row("database server away", database_server_is_away, 69, ("does not take the connection", "check database_url")),
+    Row("agent's used state on a full disk", used_state_on_a_full_disk, 73, ("cannot be written", "free space")),
     Row(
         "agent's state on a full disk",
         state_on_a_full_disk,
