@@ -97,6 +97,7 @@ class Doorbell:
             access_log=False,
             lifespan="on",
             timeout_keep_alive=KEEP_ALIVE_S,
+            limit_concurrency=parts.settings.connection_limit,
             timeout_graceful_shutdown=int(STOP_S),
             server_header=False,
             ws="none",

@@ -17,6 +17,7 @@ from runtime.server.services.brake import Brake
 from runtime.server.services.metrics import Metrics
 from runtime.server.services.presence import Presence
 from runtime.server.services.rollback import Rollback
+from runtime.server.services.tasks import confidential
 from runtime.server.settings import ServerSettings
 from runtime.server.store.database import Database
 from runtime.server.store.migrate import migrate
@@ -57,6 +58,8 @@ class Parts:
         migrate(self.db)
         self.db.hold()
         self.db.start()
+        with self.db.read() as connection:
+            confidential.prove_key(connection, self.vault)
         self.started_at = time.monotonic()
         self.rollback.load()
         self.presence.load()

@@ -8,11 +8,13 @@ import threading
 from types import FrameType
 
 from runtime.protocol.build import this_build
+from runtime.protocol.problems import Problem
+from runtime.server import open_files
 from runtime.server.app import create_app
 from runtime.server.doorbell import Doorbell
 from runtime.server.parts import Parts
 from runtime.server.serving import ListenError, Server
-from runtime.server.store.errors import EXIT_UNAVAILABLE, StoreError
+from runtime.server.store.errors import EXIT_CANNOT_WRITE, EXIT_UNAVAILABLE, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ class Process:
         """Serve until SIGTERM or SIGINT; the exit code: 0, 1, 69, 73 or 78."""
         parts = self._parts
         doorbell: Doorbell | None = None
+        parts.settings = open_files.fitted(parts.settings)
         try:
             self._server = Server(create_app(parts), parts)
             doorbell = Doorbell(parts) if parts.settings.doorbell_listen else None
@@ -59,6 +62,10 @@ class Process:
         except StoreError as error:
             log.error("%s", error)
             self._exit_code = error.exit_code
+            self._server.stop()
+        except Problem as problem:
+            log.error("the control plane did not start: %s", problem.detail)
+            self._exit_code = EXIT_CANNOT_WRITE
             self._server.stop()
         except Exception:
             log.exception("the control plane did not start")

@@ -11,6 +11,7 @@ from typing import Any
 
 import flask
 from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
+from waitress.parser import HTTPRequestParser, ParsingError  # type: ignore[import-untyped]
 from waitress.server import BaseWSGIServer, create_server  # type: ignore[import-untyped]
 from waitress.task import ErrorTask, WSGITask  # type: ignore[import-untyped]
 
@@ -132,6 +133,15 @@ def _quiet_queue() -> None:
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
 
 
+class _Parser(HTTPRequestParser):  # type: ignore[misc]
+    def parse_header(self, header_plus: bytes) -> None:
+        try:
+            super().parse_header(header_plus)
+        except ValueError as error:
+            # A target that urllib cannot split would end the connection without an answer, and be logged as a fault.
+            raise ParsingError(str(error)) from None
+
+
 def _channel_class(parts: Parts) -> type[HTTPChannel]:
     class Answer(WSGITask):  # type: ignore[misc]
         def get_environment(self) -> dict[str, Any]:
@@ -169,6 +179,7 @@ def _channel_class(parts: Parts) -> type[HTTPChannel]:
     class Channel(HTTPChannel):  # type: ignore[misc]
         task_class = Answer
         error_task_class = Refusal
+        parser_class = _Parser
 
     return Channel
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
 from runtime.protocol import times
+from runtime.protocol.problems import Problem
 from runtime.server.services import binding
 from runtime.server.services.flush import flush
 from runtime.server.services.leader import Leader
@@ -15,6 +17,8 @@ from runtime.server.services.ticker import Ticker
 
 if TYPE_CHECKING:
     from runtime.server.parts import Parts
+
+log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 RESYNC_S = 30.0
@@ -52,7 +56,11 @@ class Background:
         for ticker in tickers:
             ticker.join(STOP_S)
         self._observer.stop()
-        flush(self._parts.db, self._parts.presence)
+        try:
+            flush(self._parts.db, self._parts.presence)
+        except Problem as problem:
+            # Each node says it again with its next heartbeat.
+            log.warning("what nodes said last is not written: %s", problem.detail)
         self._leader.resign()
 
     def _keep(self, _lag_s: float) -> None:

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from runtime.protocol.problems import Problem
+
 log = logging.getLogger(__name__)
 
 
@@ -54,6 +56,10 @@ class Ticker:
                 due = max(due + self._interval_s, now)
             try:
                 self._work(lag)
+            except Problem as problem:
+                if problem.detail != self._failing:
+                    log.warning("%s cannot go on (%s); it is tried again", self._name, problem.detail)
+                self._failing = problem.detail
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
                 if text != self._failing:

@@ -47,11 +47,13 @@ def server(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextlib.contextmanager
-def process(state: Path, *words: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A running server; yields it and its port once it is ready."""
+def process(
+    state: Path, *words: str, before: tuple[str, ...] = (), **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A running server; yields it and its port once it is ready. ``before``: a program that starts it."""
     port = free_port()
     with subprocess.Popen(
-        [str(PROGRAM), "server", "run", "--state-dir", str(state), "--listen", f"127.0.0.1:{port}", *words],
+        [*before, str(PROGRAM), "server", "run", "--state-dir", str(state), "--listen", f"127.0.0.1:{port}", *words],
         env=environment(**{"HETEROFLEET_DOORBELL_LISTEN": "", "HETEROFLEET_API_KEY": KEY, **variables}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -357,3 +357,9 @@ def test_metrics(tmp_path: Path) -> None:
             assert line in text.splitlines()
         # What was not measured is absent, not zero.
         assert 'heterofleet_gpu_power_watts{model="H100",node="gpu-a",uuid="GPU-b"}' not in text
+
+
+def test_a_target_that_is_no_uri_is_answered(plane: Plane) -> None:
+    with socket.create_connection(("127.0.0.1", plane.port), timeout=10) as connection:
+        connection.sendall(b"GET http://[evil/healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400 Bad Request"), "closed without an answer"

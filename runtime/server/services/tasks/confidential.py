@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import sqlalchemy as sa
+
 from runtime.protocol.codec import decode, encode
 from runtime.protocol.tasks import HIDDEN, RegistryAuth, TaskSpec
-from runtime.server.store.vault import Vault
+from runtime.server.store.errors import EXIT_CONFIGURATION, StoreError
+from runtime.server.store.tables import tasks
+from runtime.server.store.vault import Vault, VaultError
 
 
 def public_part(spec: TaskSpec) -> dict[str, Any]:
@@ -25,6 +29,24 @@ def secret_part(spec: TaskSpec) -> dict[str, Any] | None:
     if spec.registry_auth is not None:
         secrets["registry_auth"] = encode(spec.registry_auth)
     return secrets or None
+
+
+def prove_key(connection: sa.Connection, vault: Vault) -> None:
+    """The vault's key is the one that this database's secrets were sealed with. Raises StoreError (78).
+
+    With another one every claim of such a task would fail after it was stored.
+    """
+    sealed = sa.select(tasks.c.secrets).where(tasks.c.secrets.is_not(None)).limit(1)
+    found = connection.execute(sealed).scalar()
+    try:
+        if found is not None:
+            vault.open(found)
+    except VaultError:
+        raise StoreError(
+            EXIT_CONFIGURATION,
+            f"The key file {vault.key_path} is not the one that the secrets in this database were sealed with; put "
+            "the file that belongs to this database back, or name it in secret_key_file.",
+        ) from None
 
 
 def public_spec(stored: dict[str, Any]) -> TaskSpec:
