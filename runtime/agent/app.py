@@ -29,7 +29,8 @@ from runtime.agent.status import FILE as STATUS_FILE
 from runtime.agent.status import AgentStatus, read_status, write_status
 from runtime.protocol.build import this_build
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import HeartbeatAnswer, PendingCounts
+from runtime.protocol.heartbeat import CHANNELS, HeartbeatAnswer, PendingCounts
+from runtime.protocol.instructions import Channel
 from runtime.protocol.times import now as wall_now
 from runtime.protocol.times import to_wire
 
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from runtime.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
-
-CHANNELS = ("slices", "images", "files")
-"""Instruction channels, by the names of ``pending`` and of the doorbell."""
 
 STOP_S = 20.0
 HEARTBEAT_STOP_S = 4.0
@@ -188,12 +186,12 @@ class Agent:
         """Something may wait in the channels that are not empty."""
         if counts.tasks:
             self._parts.executor.wake()
-        waiting = [channel for channel in CHANNELS if getattr(counts, channel)]
+        waiting = [channel.plural for channel in Channel if getattr(counts, channel.plural)]
         if waiting and self._parts.instructions is not None:
             self._parts.instructions.wake(waiting)
 
     def _rung(self, channels: list[str]) -> None:
-        self.pull(PendingCounts(**{name: 1 for name in channels if name in ("tasks", *CHANNELS)}))
+        self.pull(PendingCounts(**{name: 1 for name in channels if name in CHANNELS}))
 
     def _poll_once(self) -> None:
         status = self.heartbeats.status
@@ -256,9 +254,7 @@ def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agen
     try:
         journal = open_journal(state_dir)
     except OSError as error:
-        raise StateError(
-            f"state_dir: {error}; free some space, or set state_dir to a folder that can be written"
-        ) from None
+        raise StateError(f"state_dir: {error}, or set state_dir to a folder that can be written") from None
     identity = take_identity(
         state_dir,
         settings.node_id,

@@ -25,10 +25,6 @@ class Notifier:
     def alive(self) -> None:
         self._send("WATCHDOG=1")
 
-    def status(self, text: str) -> None:
-        """The line that ``systemctl status`` shows."""
-        self._send(f"STATUS={text}")
-
     def stopping(self) -> None:
         self._send("STOPPING=1")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from runtime.protocol.names import ENV_NAME_PATTERN, NODE_ID_PATTERN
+from runtime.protocol.names import NODE_ID_PATTERN
 
 
 class _Keywords:
@@ -49,6 +49,5 @@ class Items(_Keywords):
 
 
 NodeId = Text(1, 63, NODE_ID_PATTERN)
-EnvName = Text(1, 256, ENV_NAME_PATTERN)
 Token = Text(8, 128, r"[A-Za-z0-9_-]+")
 """A claim token, an instance id, a boot id: opaque, made by machines."""

@@ -7,8 +7,8 @@ a section in neither is unknown. Which sections may be left out: :data:`UNCHANGI
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Optional
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Optional
 
 from runtime.protocol.constraints import NodeId, Text, Token, Within
 
@@ -304,6 +304,10 @@ class PendingCounts:
     files: int = 0
 
 
+CHANNELS = tuple(member.name for member in fields(PendingCounts))
+"""What an agent pulls, by the names that counts and wake events have: tasks, slices, images, files."""
+
+
 @dataclass(frozen=True)
 class Intent:
     """One non-terminal task that the server holds for this node."""
@@ -349,6 +353,3 @@ class Preflight:
     protocol: int
     protocol_min: int
     time: str
-
-
-JsonObject = dict[str, Any]

@@ -25,15 +25,10 @@ class Channel(str, Enum):
     IMAGE = "image"
     FILE = "file"
 
-
-INSTRUCTION_TERMINAL = frozenset(
-    {
-        InstructionStatus.SUCCEEDED,
-        InstructionStatus.FAILED,
-        InstructionStatus.CANCELLED,
-        InstructionStatus.EXPIRED,
-    }
-)
+    @property
+    def plural(self) -> str:
+        """Its name in pending counts and wake events (``images``)."""
+        return f"{self.value}s"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ NODE_ID_PATTERN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NODE_ID = re.compile(NODE_ID_PATTERN, re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
-ENV_NAME_PATTERN = _ENV_NAME.pattern
-
 
 def is_node_id(text: str) -> bool:
     """Whether ``text`` is a node id, letter for letter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 from runtime.protocol.constraints import Text, Within
 from runtime.protocol.heartbeat import AgentBuild, DockerState, Engine, Fabric, Host, Slots
@@ -171,6 +171,3 @@ class DrainRequest:
     reason: Annotated[str, Text(1, 500)] = "drain"
     deadline_s: Annotated[float, Within(0, 30 * 86400)] = 3600
     then: Annotated[str, Text(pattern="leave|stop|reschedule")] = "leave"
-
-
-JsonObject = dict[str, Any]

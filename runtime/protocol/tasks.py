@@ -167,7 +167,7 @@ class Attempt:
 @dataclass(frozen=True)
 class Task:
     """A task as read. ``env`` values in ``spec`` are hidden, ``registry_auth`` is absent, but for the owner
-    of the claim (see SPEC 4.1: the 200 of the claim, a 409 with ``claim_token_matches``, X-Claim-Token)."""
+    of the claim (in the 200 of the claim, in a 409 with ``claim_token_matches``, and with X-Claim-Token)."""
 
     id: str
     uid: str

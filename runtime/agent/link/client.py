@@ -66,7 +66,7 @@ class ServerClient:
     def __init__(
         self,
         settings: AgentSettings,
-        identity: Optional[Identity] = None,
+        identity: Identity,
         *,
         connect_s: float = CONNECT_S,
         beat_read_s: float = BEAT_READ_S,
@@ -111,12 +111,12 @@ class ServerClient:
         """What waits in all channels. Nothing follows it for a while: the server need not keep the connection,
         and an idle one of every node would cost it something at each of its wake-ups."""
         headers = {"Connection": "close"}
-        answer = self._call("GET", routes.PENDING, query={"node_id": self._node_id()}, headers=headers)
+        answer = self._call("GET", routes.PENDING, query={"node_id": self.identity.node_id}, headers=headers)
         return self._decoded(PendingCounts, answer)
 
     def scheduled_tasks(self, limit: int = 20) -> list[Task]:
         """Tasks that wait to be claimed by this node, at most ``limit``."""
-        query = {"node_id": self._node_id(), "status": "scheduled", "limit": str(limit)}
+        query = {"node_id": self.identity.node_id, "status": "scheduled", "limit": str(limit)}
         return self._decoded(TaskList, self._call("GET", routes.TASKS, query=query)).tasks
 
     def task(self, task_id: str, claim_token: Optional[str] = None) -> Task:
@@ -141,7 +141,7 @@ class ServerClient:
         self._call("POST", f"{self._task_path(task_id)}/checkpoint-resume", body=encode(resume, drop_none=True))
 
     def instructions(self, channel: Channel, limit: int = 5) -> list[Instruction]:
-        query = {"node_id": self._node_id(), "status": "pending", "limit": str(limit)}
+        query = {"node_id": self.identity.node_id, "status": "pending", "limit": str(limit)}
         answer = self._call("GET", routes.agent_requests(Channel(channel).value), query=query)
         return self._decoded(InstructionList, answer).requests
 
@@ -158,7 +158,13 @@ class ServerClient:
         if target.host != self.address.host or (self.address.scheme == "https" and target.scheme != "https"):
             raise Unavailable(f"the doorbell is said to be at {target.base}, which is not the host of server_url")
         response = self._send(
-            self._rest, "GET", url, self._headers(True), {"node_id": self._node_id()}, None, (self._connect_s, read_s)
+            self._rest,
+            "GET",
+            url,
+            self._headers(True),
+            {"node_id": self.identity.node_id},
+            None,
+            (self._connect_s, read_s),
         )
         if response.status_code != 200:
             try:
@@ -279,15 +285,10 @@ class ServerClient:
 
     def _headers(self, as_node: bool) -> dict[str, str]:
         headers = {routes.HEADER_API_KEY: self._settings.api_key or ""}
-        if as_node and self.identity is not None:
+        if as_node:
             headers[routes.HEADER_NODE] = self.identity.node_id
             headers[routes.HEADER_INSTANCE] = self.identity.instance_id
         return headers
-
-    def _node_id(self) -> str:
-        if self.identity is None:
-            raise ValueError("this call needs an identity")
-        return self.identity.node_id
 
     @staticmethod
     def _task_path(task_id: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Callable, Optional
 from runtime.agent.link.client import ServerClient
 from runtime.agent.link.errors import Unavailable
 from runtime.agent.loop import Backoff, Loop
+from runtime.protocol.heartbeat import CHANNELS
 
 if TYPE_CHECKING:
     import requests
@@ -123,12 +124,11 @@ class Doorbell:
 
 def channels_of(data: str) -> list[str]:
     """The channels of a wake event; all of them when it cannot be read."""
-    everything = ["tasks", "slices", "images", "files"]
     try:
         value = json.loads(data)
     except ValueError:
-        return everything
+        return list(CHANNELS)
     channels = value.get("channels") if isinstance(value, dict) else None
     if not isinstance(channels, list):
-        return everything
+        return list(CHANNELS)
     return [channel for channel in channels if isinstance(channel, str)]

@@ -15,7 +15,7 @@ from typing import Callable, Optional
 
 from runtime.agent.link.beat import Composer, Content
 from runtime.agent.link.client import ServerClient
-from runtime.agent.link.errors import LinkError, Refused, Unavailable
+from runtime.agent.link.errors import LinkError, Unavailable
 from runtime.agent.link.identity import Identity
 from runtime.agent.link.outcome import REFUSED_S, Action, Link, Outcome, after_failure, clamped_interval
 from runtime.agent.loop import Backoff, Clock, Loop
@@ -216,7 +216,7 @@ class Heartbeats:
 
     def _note(self, error: LinkError, outcome: Outcome) -> None:
         """Into the status, and into the log once per change."""
-        code = error.code if isinstance(error, Refused) else (getattr(error, "code", None) or _code_of(error))
+        code = getattr(error, "code", None) or _code_of(error)
         before = self._status.last_error
         # Sentences may hold moving parts (seconds since the holder was heard): the code makes the change.
         if before is not None and before.code == code:

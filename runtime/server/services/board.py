@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from runtime.protocol import times
 from runtime.protocol.heartbeat import Follow, Intent, PendingCounts
-from runtime.protocol.instructions import InstructionStatus
+from runtime.protocol.instructions import Channel, InstructionStatus
 from runtime.protocol.states import TERMINAL, Status
 from runtime.server.store.database import Database
 from runtime.server.store.tables import control_plane, gpu_allocations, instructions, tasks
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 Listener = Callable[[dict[str, frozenset[str]]], None]
 """Called with node id -> channels (tasks, slices, images, files) in which something is new for it."""
 
-CHANNELS = {"slice": "slices", "image": "images", "file": "files"}
 _TERMINAL = frozenset(status.value for status in TERMINAL)
 _TASK_COLUMNS = (
     tasks.c.uid,
@@ -103,7 +102,7 @@ class Board:
             waiting = sum(
                 1 for uid in self._by_node.get(node_id, ()) if self._tasks[uid].status == Status.SCHEDULED.value
             )
-            counts = {name: self._pending.get((node_id, channel), 0) for channel, name in CHANNELS.items()}
+            counts = {channel.plural: self._pending.get((node_id, channel.value), 0) for channel in Channel}
         return PendingCounts(tasks=waiting, **counts)
 
     def intents(self, node_id: str) -> list[Intent]:
@@ -236,7 +235,7 @@ class Board:
             self._pending[(row.node_id, row.channel)] -= 1
         else:
             return
-        changed[row.node_id].add(CHANNELS[row.channel])
+        changed[row.node_id].add(Channel(row.channel).plural)
 
 
 _ALIVE = tasks.c.status.not_in(sorted(_TERMINAL))

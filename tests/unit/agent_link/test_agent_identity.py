@@ -1,4 +1,4 @@
-"""Node id, instance and run: the table of SPEC 4.3, over the file that holds them."""
+"""Node id, instance and run: as a table, over the file that holds them."""
 
 from __future__ import annotations
 
