@@ -105,13 +105,17 @@ class ServerClient:
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         body = encode(beat, drop_none=True)
-        return self._decoded(HeartbeatAnswer, self._call("POST", routes.HEARTBEAT, body=body, beat=True))
+        return self._decoded(HeartbeatAnswer, self._call("POST", routes.HEARTBEAT, body=body, session=self._beats))
 
     def pending(self) -> PendingCounts:
         """What waits in all channels. Nothing follows it for a while: the server need not keep the connection,
         and an idle one of every node would cost it something at each of its wake-ups."""
-        headers = {"Connection": "close"}
-        answer = self._call("GET", routes.PENDING, query={"node_id": self.identity.node_id}, headers=headers)
+        query = {"node_id": self.identity.node_id}
+        session = self._session(connections=1)  # not the others': their next call would find it closed
+        try:
+            answer = self._call("GET", routes.PENDING, query=query, headers={"Connection": "close"}, session=session)
+        finally:
+            session.close()
         return self._decoded(PendingCounts, answer)
 
     def scheduled_tasks(self, limit: int = 20) -> list[Task]:
@@ -184,13 +188,13 @@ class ServerClient:
         body: Any = None,
         headers: Optional[dict[str, str]] = None,
         as_node: bool = True,
-        beat: bool = False,
+        session: Optional[requests.Session] = None,
     ) -> Any:
-        read_s = self._beat_read_s if beat else self._read_s
+        read_s = self._beat_read_s if session is self._beats else self._read_s
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         sent = time.monotonic()
         response = self._send(
-            self._beats if beat else self._rest,
+            session or self._rest,
             method,
             self.address.base + path,
             {**self._headers(as_node), **(headers or {})},
