@@ -95,7 +95,7 @@ class Presence:
                 noted.extend(Noted(node_id, None, f"fabric {name} is gone", "fabric_vanished") for name in sorted(gone))
             self._mark(node_id, noted)
             if held.facts_changed and not known_facts:
-                self.facts_version += 1
+                self._facts_moved()
                 wake = True
             view = held.view()
             for listener in self._listeners:
@@ -176,7 +176,7 @@ class Presence:
             if held is not None:
                 held.cordon, held.draining = cordon, draining
                 held.drain_deadline, held.drain_then = deadline, then
-        self.facts_version += 1
+        self._facts_moved()
         self._wake()
 
     def released(self, node_id: str) -> None:
@@ -290,6 +290,10 @@ class Presence:
             self._dirty.add(node_id)
             if noted:
                 self._noted.extend(noted)
+
+    def _facts_moved(self) -> None:
+        with self._small_lock:
+            self.facts_version += 1
 
     def _lock(self, node_id: str) -> threading.Lock:
         return self._locks[hash(node_id) % STRIPES]

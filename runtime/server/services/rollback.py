@@ -34,7 +34,7 @@ class Rollback:
 
     def load(self) -> None:
         """Take over what the database says."""
-        with self._db.read() as connection:
+        with self._lock, self._db.read() as connection:
             self.since = connection.execute(sa.select(tables.control_plane.c.rolled_back_since)).scalar()
 
     def heard(self, beat: Heartbeat) -> None:
