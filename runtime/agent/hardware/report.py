@@ -39,7 +39,7 @@ def take_inventory(tools: dict[str, str], *, cards: bool = True, nvml: bool = Tr
 
 
 def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
-    """A snapshot as the report."""
+    """A snapshot as the report. Sections that this release does not look at are null: not known, not none."""
     stats = {one.uuid: one for one in snapshot.stats}
     problems: dict[Optional[str], list[str]] = {}
     for failure in snapshot.failures:
@@ -55,11 +55,11 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
         "classes": [{"class": name, "count": count} for name, count in sorted(classes.items())],
         "gpus": gpus,
         "gpu_collect_failures": encode(snapshot.failures),
-        "gpu_holders": [],
-        "nvlink_domains": snapshot.topology.nvlink_domains if snapshot.topology else [],
-        "hcas": [],
-        "engines": [],
-        "models": [],
+        "gpu_holders": None,
+        "nvlink_domains": snapshot.topology.nvlink_domains if snapshot.topology else None,
+        "hcas": None,
+        "engines": None,
+        "models": None,
         "cannot": cannot,
     }
 
