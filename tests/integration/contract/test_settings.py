@@ -118,7 +118,7 @@ NOT_READ_YET = {
     "process_unconfined": "the process driver",
 }
 """Settings that are checked and shown and change nothing yet, with the feature that brings their effect."""
-SECRET = {"api_key", "api_key_previous", "database_url"}
+SECRET = {"api_key", "api_key_previous", "database_url", "proxy"}
 
 
 def defaults(cls: type, prefix: str = "") -> dict[str, Any]:
