@@ -15,6 +15,7 @@ from requests.auth import AuthBase
 from runtime.cli.errors import CliError, Refusal, Unreachable
 from runtime.cli.settings import Connection
 from runtime.protocol.build import this_build
+from runtime.protocol.causes import root_cause
 from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument, read_problem
 from runtime.protocol.routes import HEADER_CONTROL_PLANE
 
@@ -98,7 +99,7 @@ class Client:
             )
         except requests.exceptions.SSLError as error:
             raise Unreachable(
-                f"the certificate of {self._to.server_url} was not accepted: {_cause(error)}; name the authority's "
+                f"the certificate of {self._to.server_url} was not accepted: {root_cause(error)}; name the authority's "
                 "certificate with ca_file (or HETEROFLEET_CA_FILE)"
             ) from None
         except requests.exceptions.ConnectTimeout:
@@ -110,7 +111,7 @@ class Client:
                 sent=method != "GET",
             ) from None
         except (requests.exceptions.RequestException, OSError) as error:
-            raise Unreachable(self._away(_cause(error)), sent=method != "GET") from None
+            raise Unreachable(self._away(root_cause(error)), sent=method != "GET") from None
         return self._read(response)
 
     def _away(self, why: str) -> str:
@@ -153,19 +154,3 @@ def _problem(response: requests.Response) -> ProblemDocument:
 def _start(text: str) -> str:
     line = " ".join(text.split())
     return repr(line[:77] + "..." if len(line) > 80 else line)
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost reason in the library's nest of errors, in a few words."""
-    seen: BaseException = error
-    while True:
-        reason = getattr(seen, "reason", None)
-        inner = reason if isinstance(reason, BaseException) else (seen.__cause__ or seen.__context__)
-        if inner is None and seen.args and isinstance(seen.args[-1], BaseException):
-            inner = seen.args[-1]
-        if inner is None or inner is seen:
-            break
-        seen = inner
-    if isinstance(seen, OSError) and seen.strerror:
-        return str(seen.strerror)
-    return str(seen) or type(seen).__name__

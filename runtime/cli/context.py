@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional, TypeVar
 import click
 
 from runtime.cli.client import Client
+from runtime.cli.errors import CliError, ExitCode
 from runtime.cli.output import say
 from runtime.cli.settings import CliSettings, connection, read_settings
 from runtime.protocol.settings import Loaded
@@ -97,8 +98,6 @@ def remote(function: F) -> F:
 
 def confirm(question: str, yes: bool) -> None:
     """Ask unless ``--yes``; CliError (declined) on anything but yes, also where nobody can answer."""
-    from runtime.cli.errors import CliError, ExitCode
-
     if yes:
         return
     try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import ssl
 import time
 from typing import TYPE_CHECKING, Any, Optional
 
 from runtime.agent.link.errors import Refused, Unavailable
+from runtime.protocol.causes import root_cause
 from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument, read_problem
 
 if TYPE_CHECKING:
@@ -94,20 +94,3 @@ def _retry_after(response: requests.Response) -> Optional[float]:
     """Retry-After in seconds; its other form (a date) would need the server's clock and is left alone."""
     text = response.headers.get("Retry-After", "").strip()
     return float(text) if text.isascii() and text.isdigit() else None
-
-
-def root_cause(error: BaseException) -> str:
-    """The innermost reason of a library's nested errors, in one line."""
-    seen: set[int] = set()
-    cause: BaseException = error
-    while id(cause) not in seen:
-        seen.add(id(cause))
-        inner = getattr(cause, "reason", None)
-        if not isinstance(inner, BaseException):
-            inner = next((arg for arg in cause.args if isinstance(arg, BaseException)), cause.__cause__)
-        cause = inner if inner is not None else cause
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return cause.verify_message
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return str(cause).split("\n", 1)[0] or type(cause).__name__

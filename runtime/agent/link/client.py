@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 from urllib.parse import quote
 
-from runtime.agent.link.answers import body_of, judge, root_cause
+from runtime.agent.link.answers import body_of, judge
 from runtime.agent.link.errors import Refused, Unavailable
 from runtime.protocol import routes
 from runtime.protocol.address import parse_server_url
+from runtime.protocol.causes import root_cause
 from runtime.protocol.codec import WireError, decode, encode
 from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer, PendingCounts, Preflight
 from runtime.protocol.instructions import Channel, Instruction, InstructionList, InstructionUpdate
