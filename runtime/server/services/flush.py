@@ -5,13 +5,17 @@ A flush that fails loses nothing: what it took is given back and written with th
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from runtime.protocol import times
 from runtime.protocol.nodes import EventKind
+from runtime.protocol.problems import Problem
 from runtime.server.services.events import emit
 from runtime.server.services.presence import Noted, Presence
 from runtime.server.services.tasks import lifecycle
@@ -52,20 +56,23 @@ def flush(db: Database, presence: Presence, *, hold_back: bool = False) -> int:
     noted = presence.take_noted()
     if not taken and not noted:
         return 0
-    seen: list[dict[str, Any]] = []
-    facts: list[dict[str, Any]] = []
-    for node_id in sorted(taken):
+    said = {node_id: _Said(node_id, [], [], []) for node_id in taken | {note.node_id for note in noted}}
+    for note in noted:
+        said[note.node_id].noted.append(note)
+    written = 0
+    for node_id in taken:
         with presence.locked(node_id):
             held = presence.held(node_id)
             if held is None or held.seen_wall is None:
                 continue
+            written += 1
             key = {
                 "of_node": node_id,
                 "of_instance": held.instance_id,
                 "new_run": held.run,
                 "new_seq": held.seq,
             }
-            seen.append(
+            said[node_id].seen.append(
                 {
                     **key,
                     "seen": times.to_wire(times.from_epoch(held.seen_wall)),
@@ -75,29 +82,64 @@ def flush(db: Database, presence: Presence, *, hold_back: bool = False) -> int:
             )
             if held.facts_changed:
                 held.facts_changed = False
-                facts.append({**key, "new_facts": held.facts(), "new_digests": dict(held.digests)})
-
-    def change(tx: Tx) -> None:
-        if seen:
-            tx.execute(_SEEN, seen)
-        if facts:
-            tx.execute(_FACTS, facts)
-        for note in noted:
-            _tell(tx, note, hold_back)
-
+                said[node_id].facts.append({**key, "new_facts": held.facts(), "new_digests": dict(held.digests)})
+    left = dict(said)
     try:
-        db.write(change)
+        _write(db, [said[node_id] for node_id in sorted(said)], left, hold_back)
     except Exception:
-        presence.give_back_dirty(taken)
-        presence.give_back_noted(noted)
-        for row in facts:
-            with presence.locked(row["of_node"]):
-                held = presence.held(row["of_node"])
-                if held is not None:
+        presence.give_back_dirty(taken & left.keys())
+        presence.give_back_noted([note for note in noted if note.node_id in left])
+        for node_id in left:
+            with presence.locked(node_id):
+                held = presence.held(node_id)
+                if held is not None and left[node_id].facts:
                     held.facts_changed = True
         raise
     presence.wrote()
-    return len(seen)
+    return written
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What one node said since the last flush, as rows."""
+
+    node_id: str
+    seen: list[dict[str, Any]]
+    facts: list[dict[str, Any]]
+    noted: list[Noted]
+
+
+def _write(db: Database, said: Sequence[_Said], left: dict[str, _Said], hold_back: bool) -> None:
+    """Write all in one transaction; what is written, or can never be, is taken out of ``left``.
+
+    What the database refuses for its content is looked for by halves, so that one node keeps nobody else's word
+    from being stored.
+    """
+    try:
+        db.write(functools.partial(_change, said=said, hold_back=hold_back))
+    except Problem:
+        raise
+    except Exception as error:
+        if len(said) > 1:
+            _write(db, said[: len(said) // 2], left, hold_back)
+            _write(db, said[len(said) // 2 :], left, hold_back)
+            return
+        reason = str(error).splitlines()[0]
+        log.error("node %s: the database refuses what it said, which is left out: %s", said[0].node_id, reason)
+    for one in said:
+        del left[one.node_id]
+
+
+def _change(tx: Tx, *, said: Sequence[_Said], hold_back: bool) -> None:
+    seen = [row for one in said for row in one.seen]
+    facts = [row for one in said for row in one.facts]
+    if seen:
+        tx.execute(_SEEN, seen)
+    if facts:
+        tx.execute(_FACTS, facts)
+    for one in said:
+        for note in one.noted:
+            _tell(tx, note, hold_back)
 
 
 def _tell(tx: Tx, note: Noted, hold_back: bool) -> None:

@@ -190,9 +190,8 @@ class Observer:
     def _write(self, batch: list[Change]) -> None:
         while True:
             try:
-                if batch:
-                    self._db.write(functools.partial(sightings.write, batch=batch))
-                    batch = []
+                while batch:
+                    batch = batch[self._write_share(batch) :]
                 if self._refresh.is_set():
                     self._refresh.clear()
                     self._releasing = sightings.releasing(self._db)
@@ -200,11 +199,24 @@ class Observer:
             except Problem as problem:
                 log.warning("what beats said of tasks is not written yet: %s", problem.detail)
                 self._refresh.set()
-            except Exception:
-                log.exception("what beats said of tasks cannot be written; it is left out")
-                return
             if self._stopping.wait(RETRY_S):
                 return
+
+    def _write_share(self, batch: list[Change]) -> int:
+        """Write the first changes of ``batch``, as many as the database takes at once; how many are done with.
+
+        What it refuses for its content is looked for by halves and left out, alone.
+        """
+        try:
+            self._db.write(functools.partial(sightings.write, batch=batch))
+        except Problem:
+            raise
+        except Exception as error:
+            if len(batch) > 1:
+                return self._write_share(batch[: len(batch) // 2])
+            change, reason = batch[0], str(error).splitlines()[0]
+            log.error("node %s: the database refuses %s of a task: %s", change.node_id, change.what, reason)
+        return len(batch)
 
 
 _NOTHING = Change("nothing", "", ("", 0))

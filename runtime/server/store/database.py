@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
+from psycopg.types.string import StrDumperUnknown
 from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 
 from runtime.protocol.problems import Problem
@@ -104,6 +105,7 @@ class Database:
             self.engine = sa.create_engine(
                 self.url, pool_size=20, max_overflow=20, pool_pre_ping=True, hide_parameters=True
             )
+            sa.event.listen(self.engine, "connect", _prepare_postgresql)
         self.control_plane_id = ""
         self._revision = 0
         self._revision_lock = threading.Lock()
@@ -296,6 +298,17 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+class _WithoutNul(StrDumperUnknown):
+    """Text as PostgreSQL takes it. It refuses a NUL wherever it comes from: a node's boot id, a card's name."""
+
+    def dump(self, obj: str) -> Any:
+        return super().dump(obj.replace("\x00", "\ufffd"))
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    connection.adapters.register_dumper(str, _WithoutNul)
 
 
 @contextlib.contextmanager
