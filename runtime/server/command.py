@@ -18,12 +18,12 @@ import click
 
 from runtime.protocol import settings as rules
 from runtime.protocol import times
+from runtime.server.exit_codes import EXIT_CONFIGURATION, EXIT_FAULT
 from runtime.server.settings import ServerSettings, load, with_keys
-from runtime.server.store.errors import EXIT_CONFIGURATION, StoreError
+from runtime.server.store.errors import StoreError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-EXIT_FAULT = 1
 OVERRIDES = ("mode", "listen", "doorbell_listen", "public_url", "state_dir", "builds_dir")
 
 

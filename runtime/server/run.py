@@ -12,13 +12,12 @@ from runtime.protocol.problems import Problem
 from runtime.server import open_files
 from runtime.server.app import create_app
 from runtime.server.doorbell import Doorbell
+from runtime.server.exit_codes import EXIT_CANNOT_WRITE, EXIT_FAULT, EXIT_UNAVAILABLE
 from runtime.server.parts import Parts
 from runtime.server.serving import ListenError, Server
-from runtime.server.store.errors import EXIT_CANNOT_WRITE, EXIT_UNAVAILABLE, StoreError
+from runtime.server.store.errors import StoreError
 
 log = logging.getLogger(__name__)
-
-EXIT_FAULT = 1
 
 
 class Process:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-EXIT_UNAVAILABLE = 69
-EXIT_CANNOT_WRITE = 73
-EXIT_CONFIGURATION = 78
-
 
 class StoreError(Exception):
-    """The state cannot be used as it is. ``exit_code`` is the process's: 69, 73 or 78."""
+    """The state cannot be used as it is. ``exit_code`` is one of ``runtime.server.exit_codes``."""
 
     def __init__(self, exit_code: int, message: str) -> None:
         super().__init__(message)

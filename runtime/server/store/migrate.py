@@ -18,9 +18,10 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, Operationa
 
 from runtime.protocol import times
 from runtime.protocol.build import this_build
+from runtime.server.exit_codes import EXIT_CANNOT_WRITE, EXIT_CONFIGURATION, EXIT_UNAVAILABLE
 from runtime.server.store import tables
 from runtime.server.store.database import Database
-from runtime.server.store.errors import EXIT_CANNOT_WRITE, EXIT_CONFIGURATION, EXIT_UNAVAILABLE, StoreError
+from runtime.server.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from runtime.protocol.problems import Problem
-from runtime.server.store.errors import EXIT_CANNOT_WRITE, EXIT_UNAVAILABLE, StoreError
+from runtime.server.exit_codes import EXIT_CANNOT_WRITE, EXIT_UNAVAILABLE
+from runtime.server.store.errors import StoreError
 
 
 class SqliteFile:

@@ -14,7 +14,8 @@ from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
 
-from runtime.server.store.errors import EXIT_CANNOT_WRITE, EXIT_CONFIGURATION, StoreError
+from runtime.server.exit_codes import EXIT_CANNOT_WRITE, EXIT_CONFIGURATION
+from runtime.server.store.errors import StoreError
 
 
 class VaultError(Exception):

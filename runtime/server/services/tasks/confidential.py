@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from runtime.protocol.codec import decode, encode
 from runtime.protocol.tasks import HIDDEN, RegistryAuth, TaskSpec
-from runtime.server.store.errors import EXIT_CONFIGURATION, StoreError
+from runtime.server.exit_codes import EXIT_CONFIGURATION
+from runtime.server.store.errors import StoreError
 from runtime.server.store.tables import tasks
 from runtime.server.store.vault import Vault, VaultError
 
