@@ -20,7 +20,7 @@ from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Text, Within
 from runtime.protocol.names import is_node_id
 from runtime.protocol.problems import Fault
-from runtime.protocol.settings import PREFIX, SECRET, Loaded, SettingsError, load
+from runtime.protocol.settings import AWAITS, PREFIX, SECRET, Loaded, SettingsError, load
 from runtime.protocol.yaml_faults import yaml_fault
 
 DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
@@ -64,17 +64,19 @@ class AgentSettings:
     docker_host: Optional[str] = None
     volumes_allow: list[str] = field(default_factory=lambda: ["/data", "/mnt", "/srv"])
     volumes_deny: list[str] = field(default_factory=list)
-    file_roots: list[str] = field(default_factory=lambda: ["/data"])
-    model_scan_dirs: list[str] = field(default_factory=lambda: ["/data/heteroflow/model-cache"])
-    engine_priorities: dict[str, list[str]] = field(default_factory=dict)
+    file_roots: list[str] = field(default_factory=lambda: ["/data"], metadata={AWAITS: "file instructions"})
+    model_scan_dirs: list[str] = field(
+        default_factory=lambda: ["/data/heteroflow/model-cache"], metadata={AWAITS: "the scan for models"}
+    )
+    engine_priorities: dict[str, list[str]] = field(default_factory=dict, metadata={AWAITS: "the engine router"})
     workers: Annotated[int, Within(1, 64)] = field(default_factory=default_workers)
     max_tasks: Annotated[int, Within(1, 10000)] = 64
     allow_host_network: bool = True
     allow_ipc_host: bool = True
     verify_image_access: bool = False
-    process_driver: bool = False
-    process_allow_root: bool = False
-    process_unconfined: bool = False
+    process_driver: bool = field(default=False, metadata={AWAITS: "the process driver"})
+    process_allow_root: bool = field(default=False, metadata={AWAITS: "the process driver"})
+    process_unconfined: bool = field(default=False, metadata={AWAITS: "the process driver"})
     reconcile_interval_s: Annotated[float, Within(1, 3600)] = 60
     poll_interval_s: Annotated[float, Within(0.1, 3600)] = 5
     safety_pull_s: Annotated[float, Within(1, 3600)] = 60

@@ -25,6 +25,10 @@ S = TypeVar("S")
 
 PREFIX = "HETEROFLEET_"
 WRITTEN_FOR = "written_for"
+AWAITS = "awaits"
+"""Metadata of a setting whose feature this release does not have: ``field(metadata={AWAITS: "the mirror"})``.
+Setting it is a warning, never silence."""
+
 SECRET = {"secret": True}
 """Metadata of a field that is never printed: ``field(metadata=SECRET, repr=False)``."""
 
@@ -104,6 +108,11 @@ def load(
     if faults:
         raise SettingsError(faults)
     settings = _build(cls, "", values)
+    warnings += [
+        f"{path}: set in {origins[path]}, and does nothing: this release does not have {known[path].metadata[AWAITS]}"
+        for path in values
+        if AWAITS in known[path].metadata
+    ]
     return Loaded(settings, {path: origins.get(path, "default") for path in known}, warnings)
 
 

@@ -37,7 +37,7 @@ class ServerSettings:
     mode: Annotated[str, Text(pattern="production|dev")] = "production"
     listen: Listen = "0.0.0.0:3333"
     doorbell_listen: Listen = "0.0.0.0:3334"
-    mirror_listen: Optional[Listen] = None
+    mirror_listen: Optional[Listen] = field(default=None, metadata={rules.AWAITS: "the static mirror"})
     public_url: Optional[Annotated[str, Text(pattern=r"https?://[A-Za-z0-9.:\[\]-]+")]] = None
     trusted_proxies: Annotated[list[str], Items(0, 100)] = field(default_factory=list)
     api_key: Optional[str] = field(default=None, metadata=rules.SECRET, repr=False)

@@ -18,6 +18,7 @@ from typing import Any, Optional
 import pytest
 
 from runtime.agent.settings import AgentSettings, HardwareSettings, default_workers
+from runtime.protocol import settings as settings_rules
 from runtime.server.settings import ServerSettings
 from tests.integration.contract.live import (
     AGENT,
@@ -145,6 +146,18 @@ def test_a_setting_that_nothing_reads_is_named(cls: type, folder: str) -> None:
     dead = {name for name in defaults(cls) if not re.search(rf"\.{name.rpartition('.')[2]}\b", sources)}
     listed = {name for name in NOT_READ_YET if name in defaults(cls)}
     assert dead == listed
+
+
+@pytest.mark.parametrize("cls", [ServerSettings, AgentSettings])
+def test_a_setting_that_does_nothing_yet_says_so(cls: type) -> None:
+    names = [name for name in NOT_READ_YET if name in defaults(cls)]
+    wanted = {"mirror_listen": "0.0.0.0:5173", "engine_priorities": {}, "file_roots": [], "model_scan_dirs": []}
+    loaded = settings_rules.load(cls, document={name: wanted.get(name, True) for name in names}, document_name="a.yaml")
+    said = {warning.partition(":")[0]: warning for warning in loaded.warnings}
+    assert said.keys() == set(names)
+    for name in names:
+        assert "does nothing" in said[name]
+        assert NOT_READ_YET[name] in said[name]
 
 
 def environment_of(table: dict[str, tuple[Any, Any]]) -> dict[str, str]:
