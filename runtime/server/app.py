@@ -12,6 +12,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTo
 
 from runtime.protocol import routes
 from runtime.protocol.problems import MEDIA_TYPE, Problem
+from runtime.server import auth
 from runtime.server.api import agent, distribution, events, health, instructions, nodes, openapi, tasks
 from runtime.server.parts import Parts
 
@@ -55,20 +56,15 @@ def create_app(parts: Parts) -> flask.Flask:
     return app
 
 
-def _parts() -> Parts:
-    parts: Parts = flask.current_app.extensions["heterofleet"]
-    return parts
-
-
 def _check_request() -> None:
     # The object behind the proxy: this runs before every heartbeat, and each look through the proxy costs.
     request = flask.request._get_current_object()  # type: ignore[attr-defined]
-    if not _parts().ready.is_set() and request.path not in ALWAYS_ANSWERED:
+    if not auth.parts().ready.is_set() and request.path not in ALWAYS_ANSWERED:
         raise Problem("starting", "The control plane is starting or stopping; try again.")
     if request.method in ("GET", "HEAD"):
         return
     length = request.content_length
-    if length is not None and length > _parts().settings.max_body_bytes:
+    if length is not None and length > auth.parts().settings.max_body_bytes:
         raise _too_large()
     if (length or request.headers.get("Transfer-Encoding")) and not request.is_json and request.url_rule is not None:
         given = request.mimetype or "none"
@@ -76,7 +72,7 @@ def _check_request() -> None:
 
 
 def _sign(response: flask.Response) -> flask.Response:
-    db = _parts().db
+    db = auth.parts().db
     # add, not set: nobody else writes them, and set looks through all headers first.
     response.headers.add(routes.HEADER_CONTROL_PLANE, db.control_plane_id)
     response.headers.add(routes.HEADER_REVISION, str(db.revision))
@@ -84,7 +80,7 @@ def _sign(response: flask.Response) -> flask.Response:
 
 
 def _refuse(problem: Problem) -> flask.Response:
-    response = _document(problem.document(_parts().db.control_plane_id or None), problem.status)
+    response = _document(problem.document(auth.parts().db.control_plane_id or None), problem.status)
     retry_after = problem.retry_after
     if problem.status == 503 and retry_after is None:
         retry_after = random.randint(*RETRY_AFTER_S)  # noqa: S311 - spread, not secrecy
@@ -125,7 +121,7 @@ def _fail(error: Exception) -> flask.Response:
             "status": 500,
             "detail": "The control plane failed on this request; its log has the reason.",
             "code": "internal_error",
-            "control_plane_id": _parts().db.control_plane_id or None,
+            "control_plane_id": auth.parts().db.control_plane_id or None,
         },
         500,
     )
@@ -136,7 +132,7 @@ def _document(document: dict[str, object], status: int) -> flask.Response:
 
 
 def _too_large() -> Problem:
-    limit = _parts().settings.max_body_mib
+    limit = auth.parts().settings.max_body_mib
     return Problem(
         "body_too_large", f"The body is larger than {limit:g} MiB; send less, or raise max_body_mib.", limit_mib=limit
     )

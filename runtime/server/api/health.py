@@ -39,5 +39,5 @@ def metrics() -> flask.Response:
     parts = auth.parts()
     if not parts.settings.metrics_public:
         auth.operator()
-    text, content_type = parts.metrics.render(parts)
+    text, content_type = parts.metrics.render(parts.presence, braked=parts.brake.on, rolled_back=parts.rollback.active)
     return flask.Response(text, content_type=content_type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -11,11 +11,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.protocol.states import Status
+from runtime.server.services.presence import Presence
 from runtime.server.store.database import Database
 from runtime.server.store.tables import attempts, tasks
-
-if TYPE_CHECKING:
-    from runtime.server.parts import Parts
 
 MIB = 1024 * 1024
 
@@ -24,6 +22,7 @@ class Metrics:
     """Counters live here from the start; what can be looked up is looked up when somebody asks."""
 
     def __init__(self, db: Database) -> None:
+        self._db = db
         self.registry = CollectorRegistry()
         self.heartbeat_seconds = Histogram(
             "heterofleet_heartbeat_seconds",
@@ -46,56 +45,59 @@ class Metrics:
         kind = statement.lstrip()[:12].split(None, 1)[0].lower() if statement.strip() else "other"
         self.statements.labels(kind).inc()
 
-    def render(self, parts: Parts) -> tuple[bytes, str]:
+    def render(self, presence: Presence, *, braked: bool, rolled_back: bool) -> tuple[bytes, str]:
         """(text, content type) of everything, now."""
         now = CollectorRegistry()
-        self._nodes(parts, now)
-        self._tasks(parts, now)
-        Gauge("heterofleet_brake", "1 while nothing is given up.", registry=now).set(1 if parts.brake.on else 0)
+        _nodes(presence, now)
+        self._tasks(now)
+        Gauge("heterofleet_brake", "1 while nothing is given up.", registry=now).set(1 if braked else 0)
         Gauge("heterofleet_database_rolled_back", "1 while the database is known to be put back.", registry=now).set(
-            1 if parts.rollback.active else 0
+            1 if rolled_back else 0
         )
         return generate_latest(self.registry) + generate_latest(now), CONTENT_TYPE_LATEST
 
-    def _nodes(self, parts: Parts, registry: CollectorRegistry) -> None:
-        views = parts.presence.views()
-        states = Gauge("heterofleet_nodes", "Nodes.", ["state"], registry=registry)
-        found = Tally(view.state for view in views)
-        for state in NodeState:
-            states.labels(state.value).set(found.get(state, 0))
-        health = Gauge(
-            "heterofleet_gpu_health", "1 for the health that a card has.", ["node", "uuid", "health"], registry=registry
-        )
-        gauges = {
-            "utilization_pct": _card_gauge("utilization_ratio", "0 to 1.", registry),
-            "memory_used_mib": _card_gauge("memory_used_bytes", "Bytes.", registry),
-            "temperature_c": _card_gauge("temperature_celsius", "Degrees.", registry),
-            "power_w": _card_gauge("power_watts", "Watts.", registry),
-        }
-        scale = {"utilization_pct": 0.01, "memory_used_mib": MIB}
-        for view in views:
-            models = {gpu.uuid: gpu.model or "" for gpu in view.gpus}
-            for uuid, own in view.card_health.items():
-                for candidate in CardHealth:
-                    health.labels(view.node_id, uuid, candidate.value).set(1 if candidate is own else 0)
-            for stats in parts.presence.gpu_stats(view.node_id):
-                for name, gauge in gauges.items():
-                    value = getattr(stats, name)
-                    if value is not None:
-                        labelled = gauge.labels(view.node_id, stats.uuid, models.get(stats.uuid, ""))
-                        labelled.set(value * scale.get(name, 1))
-
-    def _tasks(self, parts: Parts, registry: CollectorRegistry) -> None:
+    def _tasks(self, registry: CollectorRegistry) -> None:
         gauge = Gauge("heterofleet_tasks", "Tasks.", ["status"], registry=registry)
         ends = Gauge("heterofleet_task_ends_total", "Ends of attempts on record.", ["reason"], registry=registry)
         ended = sa.select(attempts.c.reason, sa.func.count()).where(attempts.c.reason.is_not(None))
-        with parts.db.read() as connection:
+        with self._db.read() as connection:
             rows = connection.execute(sa.select(tasks.c.status, sa.func.count()).group_by(tasks.c.status)).all()
             for reason, count in connection.execute(ended.group_by(attempts.c.reason)):
                 ends.labels(reason).set(count)
         found = {row[0]: row[1] for row in rows}
         for status in Status:
             gauge.labels(status.value).set(found.get(status.value, 0))
+
+
+def _nodes(presence: Presence, registry: CollectorRegistry) -> None:
+    views = presence.views()
+    states = Gauge("heterofleet_nodes", "Nodes.", ["state"], registry=registry)
+    found = Tally(view.state for view in views)
+    for state in NodeState:
+        states.labels(state.value).set(found.get(state, 0))
+    health = Gauge(
+        "heterofleet_gpu_health", "1 for the health that a card has.", ["node", "uuid", "health"], registry=registry
+    )
+    gauges = {
+        "utilization_pct": _card_gauge("utilization_ratio", "0 to 1.", registry),
+        "memory_used_mib": _card_gauge("memory_used_bytes", "Bytes.", registry),
+        "temperature_c": _card_gauge("temperature_celsius", "Degrees.", registry),
+        "power_w": _card_gauge("power_watts", "Watts.", registry),
+    }
+    scale = {"utilization_pct": 0.01, "memory_used_mib": MIB}
+    for view in views:
+        models = {gpu.uuid: gpu.model or "" for gpu in view.gpus}
+        for uuid, own in view.card_health.items():
+            for candidate in CardHealth:
+                health.labels(view.node_id, uuid, candidate.value).set(1 if candidate is own else 0)
+        if view.state is not NodeState.ONLINE:
+            continue  # what its cards measured is over: no value, rather than an old one as if it were of now
+        for stats in presence.gpu_stats(view.node_id):
+            for name, gauge in gauges.items():
+                value = getattr(stats, name)
+                if value is not None:
+                    labelled = gauge.labels(view.node_id, stats.uuid, models.get(stats.uuid, ""))
+                    labelled.set(value * scale.get(name, 1))
 
 
 def _card_gauge(name: str, unit: str, registry: CollectorRegistry) -> Gauge:
