@@ -18,11 +18,14 @@ class _Keywords:
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         schema = handler(source)
         schema.update(self.keywords)
+        if schema["type"] == "float":
+            # A sender may write 1e999: no JSON can be made of what it is read as.
+            schema["allow_inf_nan"] = False
         return schema
 
 
 class Within(_Keywords):
-    """A number from ``low`` to ``high``, both included; None leaves that side open."""
+    """A finite number from ``low`` to ``high``, both included; None leaves that side open."""
 
     def __init__(self, low: float | None = None, high: float | None = None) -> None:
         self.keywords = {key: limit for key, limit in (("ge", low), ("le", high)) if limit is not None}

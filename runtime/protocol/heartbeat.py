@@ -57,7 +57,7 @@ class Host:
     os: Optional[str] = None
     kernel: Optional[str] = None
     cpu_cores: Optional[int] = None
-    cpu_percent: Optional[float] = None
+    cpu_percent: Optional[Annotated[float, Within()]] = None
     memory_total_mib: Optional[int] = None
     memory_used_mib: Optional[int] = None
     macs: Optional[list[str]] = None
@@ -110,10 +110,10 @@ class GpuStats:
 
     uuid: str
     index: Optional[int] = None
-    temperature_c: Optional[float] = None
-    utilization_pct: Optional[float] = None
+    temperature_c: Optional[Annotated[float, Within()]] = None
+    utilization_pct: Optional[Annotated[float, Within()]] = None
     memory_used_mib: Optional[int] = None
-    power_w: Optional[float] = None
+    power_w: Optional[Annotated[float, Within()]] = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Hca:
     name: str
     port: Optional[int] = None
     state: Optional[str] = None
-    rate_gbps: Optional[float] = None
+    rate_gbps: Optional[Annotated[float, Within()]] = None
     link_layer: Optional[str] = None
     gid_prefix: Optional[str] = None
     numa_node: Optional[int] = None

@@ -22,6 +22,11 @@ Port = Annotated[int, Within(1, 65535)]
 AttemptNumber = Annotated[int, Within(0, 2**31 - 1)]
 """Bounded by what every database stores."""
 
+LONGEST_S = 10 * 366 * 86400
+"""Ten years. A clock that is asked to wait for longer fails on the node, and looks like the node's fault."""
+LARGEST_MIB = 1 << 30
+"""A pebibyte: engines count bytes in 64 bits."""
+
 
 @dataclass(frozen=True)
 class Volume:
@@ -47,7 +52,7 @@ class GpuRequest:
     vendor: Optional[Annotated[str, Text(1, 40)]] = None
     model: Optional[Annotated[str, Text(1, 200)]] = None
     gpu_class: Optional[Annotated[str, Text(1, 200)]] = field(default=None, metadata={"alias": "class"})
-    min_memory_mib: Optional[Annotated[int, Within(1)]] = None
+    min_memory_mib: Optional[Annotated[int, Within(1, LARGEST_MIB)]] = None
     uuids: Optional[list[str]] = None
     slice: Optional[Annotated[str, Text(1, 60)]] = None
     mps: bool = False
@@ -64,7 +69,7 @@ class HealthProbe:
     interval_s: Annotated[float, Within(0.1, 3600)] = 5
     timeout_s: Annotated[float, Within(0.1, 3600)] = 2
     failures: Annotated[int, Within(1, 1000)] = 3
-    start_period_s: Optional[Annotated[float, Within(0)]] = None
+    start_period_s: Optional[Annotated[float, Within(0, LONGEST_S)]] = None
     on_failure: Annotated[str, Text(pattern="report|fail")] = "report"
 
 
@@ -96,11 +101,11 @@ class TaskSpec:
     network: Annotated[str, Text(pattern="bridge|host")] = "bridge"
     gpus: Optional[GpuRequest] = None
     cpus: Optional[Annotated[float, Within(0.01, 4096)]] = None
-    memory_mib: Optional[Annotated[int, Within(6)]] = None
-    shm_mib: Optional[Annotated[int, Within(1)]] = None
+    memory_mib: Optional[Annotated[int, Within(6, LARGEST_MIB)]] = None
+    shm_mib: Optional[Annotated[int, Within(1, LARGEST_MIB)]] = None
     ipc_host: Optional[bool] = None
-    timeout_s: Optional[Annotated[float, Within(0.1)]] = None
-    start_timeout_s: Optional[Annotated[float, Within(0.1)]] = None
+    timeout_s: Optional[Annotated[float, Within(0.1, LONGEST_S)]] = None
+    start_timeout_s: Optional[Annotated[float, Within(0.1, LONGEST_S)]] = None
     stop_grace_s: Annotated[float, Within(0, 86400)] = 10
     health: Optional[HealthProbe] = None
     registry_auth: Optional[RegistryAuth] = field(default=None, repr=False)

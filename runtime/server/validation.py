@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import typing
 from typing import Any, TypeVar, Union
 
@@ -47,13 +48,21 @@ def parse(cls: type[T], raw: bytes, *, code: str, forbid_unknown: bool = False) 
             raise Problem("malformed_json", f"The body is not JSON ({_reason(first)}); send one JSON object.") from None
         faults = [_fault(item) for item in error.errors(include_url=False)]
         if forbid_unknown:
-            faults.extend(_operator_faults(cls, raw))
+            told = {fault.path for fault in faults}
+            faults.extend(fault for fault in _operator_faults(cls, raw) if fault.path not in told)
         raise refusal(code, faults) from None
+    if b"NaN" in raw or b"Infinity" in raw:
+        # The validator reads these words as numbers, where it is not told what to expect.
+        json.loads(raw, parse_constant=_refuse_constant)
     if forbid_unknown:
         faults = _operator_faults(cls, raw)
         if faults:
             raise refusal(code, faults)
     return result
+
+
+def _refuse_constant(word: str) -> None:
+    raise Problem("malformed_json", f"The body is not JSON (it knows no number {word}); send one JSON object.")
 
 
 def _reason(error: Any) -> str:
@@ -91,11 +100,13 @@ def _short(value: Any) -> str:
 def _operator_faults(cls: Any, raw: bytes) -> list[Fault]:
     # These bodies are small, and the second parse is simpler than a second schema.
     data = json.loads(raw)
-    return [*_walk(cls, data, ""), *_nul_texts(data, "")]
+    return [*_walk(cls, data, ""), *_unstorable(data, "")]
 
 
-def _nul_texts(data: Any, path: str) -> typing.Iterator[Fault]:
-    if isinstance(data, str):
+def _unstorable(data: Any, path: str) -> typing.Iterator[Fault]:
+    if isinstance(data, float) and not math.isfinite(data):
+        yield Fault(path or "body", "a number too large to hold", "a smaller one")
+    elif isinstance(data, str):
         if "\x00" in data:
             yield Fault(path or "body", "text with a NUL character", "text without it")
     elif isinstance(data, dict):
@@ -103,10 +114,17 @@ def _nul_texts(data: Any, path: str) -> typing.Iterator[Fault]:
             if "\x00" in key:
                 yield Fault(path or "body", "a name with a NUL character", "a name without it")
             else:
-                yield from _nul_texts(value, f"{path}.{key}" if path else key)
+                yield from _unstorable(value, f"{path}.{key}" if path else key)
     elif isinstance(data, list):
         for number, item in enumerate(data):
-            yield from _nul_texts(item, f"{path}.{number}" if path else str(number))
+            yield from _unstorable(item, f"{path}.{number}" if path else str(number))
+
+
+@functools.cache
+def _members(cls: Any) -> dict[str, Any]:
+    """Wire name -> type of each member."""
+    hints = typing.get_type_hints(cls)
+    return {wire_name(field): hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _walk(hint: Any, data: Any, path: str) -> typing.Iterator[Fault]:
@@ -121,8 +139,7 @@ def _walk(hint: Any, data: Any, path: str) -> typing.Iterator[Fault]:
         for number, item in enumerate(data):
             yield from _walk(typing.get_args(hint)[0], item, f"{path}.{number}")
     elif dataclasses.is_dataclass(hint) and isinstance(data, dict):
-        hints = typing.get_type_hints(hint)
-        known = {wire_name(field): hints[field.name] for field in dataclasses.fields(hint)}
+        known = _members(typing.cast(Any, hint))
         for key, value in data.items():
             where = f"{path}.{key}" if path else key
             if key in known:
