@@ -72,7 +72,7 @@ class Rounds:
         changed = self._states(now)
         if self._parts.rollback.active:
             return
-        drains.finish(self._parts.db, self._parts.presence, times.now())
+        drains.finish(self._parts.db, self._parts.presence, self._parts.board, times.now())
         self._sweep(now)
         self._place(now, changed)
         if now - self._pruned_at >= PRUNE_EVERY_S:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from runtime.protocol import times
+from runtime.server.services import drains
 from tests.integration.server_core.plane import FULL, UNCHANGED, Agent, Plane, running, wait_until
 
 QUICK: dict[str, Any] = {
@@ -151,6 +153,21 @@ def test_a_drain_ends_as_it_was_told(plane: Plane, agent: Agent, then: str, desi
     wait_until(lambda: "drain_deadline" in [event["code"] for event in plane.events("node_cordoned")], "the deadline")
     status = "pending" if then == "reschedule" else "running"
     assert (task(plane, made["id"])["status"], task(plane, made["id"])["desired"]) == (status, desired)
+
+
+def test_a_drain_is_done_when_the_node_says_so(plane: Plane, agent: Agent) -> None:
+    agent.beat(**FULL, live_task_ids=[], task_health=[])
+    answer = plane.operator("POST", "/api/v1/nodes/gpu-a/drain", {"reason": "new fans"})
+    assert (answer.body["draining"], answer.body["schedulable"]) == (True, False)
+    for unknown in ({}, {"live_task_ids": []}, {"live_task_ids": ["t"], "task_health": []}):
+        agent.beat(**UNCHANGED, **unknown)
+        drains.finish(plane.parts.db, plane.parts.presence, plane.parts.board, times.now())
+        assert plane.operator("GET", "/api/v1/nodes/gpu-a").body["draining"] is True
+    agent.beat(**UNCHANGED, live_task_ids=[], task_health=[])
+    wait_until(lambda: plane.operator("GET", "/api/v1/nodes/gpu-a").body["draining"] is False, "the drain is done")
+    shown = plane.operator("GET", "/api/v1/nodes/gpu-a").body
+    assert (shown["schedulable"], shown["cordon"]["reason"]) == (False, "new fans")
+    assert [event["code"] for event in plane.events("node_cordoned")] == ["draining", "drained"]
 
 
 @pytest.mark.parametrize(
