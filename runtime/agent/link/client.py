@@ -19,7 +19,7 @@ from urllib.parse import quote
 from runtime.agent.link.answers import body_of, judge
 from runtime.agent.link.errors import Refused, Unavailable
 from runtime.protocol import routes
-from runtime.protocol.address import parse_server_url
+from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.causes import root_cause
 from runtime.protocol.codec import WireError, decode, encode
 from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer, PendingCounts, Preflight
@@ -159,9 +159,15 @@ class ServerClient:
 
         The key goes along only to the host of ``server_url``, and never over a weaker scheme.
         """
-        target = parse_server_url(url.split("?", 1)[0], allow_plain_http=self._settings.allow_plain_http)
+        try:
+            target = parse_server_url(url.split("?", 1)[0], allow_plain_http=self._settings.allow_plain_http)
+        except AddressError as error:
+            raise Unavailable(f"the doorbell's address cannot be used: {error}") from None
         if target.host != self.address.host or (self.address.scheme == "https" and target.scheme != "https"):
-            raise Unavailable(f"the doorbell is said to be at {target.base}, which is not the host of server_url")
+            raise Unavailable(
+                f"the doorbell is said to be at {target.base}, which is not the host of server_url or has a weaker "
+                "scheme: the key does not go there"
+            )
         response = self._send(
             self._rest,
             "GET",

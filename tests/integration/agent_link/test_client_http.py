@@ -305,3 +305,9 @@ def test_the_doorbell_s_address_must_be_the_server_s_host(server: StubServer) ->
     with pytest.raises(Unavailable, match="not the host of server_url"):
         client_of(server.url).doorbell("http://10.0.0.9:3334/api/v1/agent/doorbell", 5)
     assert server.requests == []
+
+
+@pytest.mark.parametrize("url", ["http://doorbell.example:3334/", "127.0.0.1:3334", "ftp://127.0.0.1/"])
+def test_a_doorbell_s_address_that_cannot_be_used_is_no_fault_of_the_agent(server: StubServer, url: str) -> None:
+    with pytest.raises(Unavailable, match="the doorbell's address cannot be used"):
+        client_of(server.url).doorbell(url, 5)
