@@ -19,6 +19,7 @@ from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.agent.hardware.virtual import virtual_cards
 from runtime.agent.loop import Loop
+from runtime.agent.state import StateError, write_durably
 from runtime.protocol.codec import WireError, decode, encode
 from runtime.protocol.heartbeat import (
     Gpu,
@@ -197,7 +198,7 @@ class Inventory:
         except FileNotFoundError:
             return [], []
         except (OSError, ValueError, KeyError, TypeError, WireError) as error:
-            log.warning("%s is put aside: %s", self._file, error)
+            log.warning("%s cannot be used, the cards are looked for anew: %s", self._file, error)
             return [], []
         vendors = {detector.vendor for detector in self._detectors}
         return [vendor for vendor in data.get("vendors", []) if vendor in vendors], gpus
@@ -208,12 +209,10 @@ class Inventory:
         self._known = gpus
         if self._file is None:
             return
-        temporary = self._file.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps({"vendors": self._vendors, "gpus": encode(gpus)}), "utf-8")
-            temporary.replace(self._file)
-        except OSError as error:
-            log.warning("%s: %s", self._file, error.strerror)
+            write_durably(self._file, {"vendors": self._vendors, "gpus": encode(gpus)})
+        except StateError as error:
+            log.warning("the cards are not kept for the next start: %s", error)
 
 
 def _detected(detector: Detector) -> Detection:
