@@ -20,7 +20,7 @@ from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Text, Within
 from runtime.protocol.names import is_node_id
 from runtime.protocol.problems import Fault
-from runtime.protocol.settings import AWAITS, PREFIX, SECRET, Loaded, SettingsError, load
+from runtime.protocol.settings import AWAITS, PREFIX, SECRET, Loaded, SettingsError, load, rank
 from runtime.protocol.yaml_faults import yaml_fault
 
 DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
@@ -158,16 +158,12 @@ def _parse_yaml(text: bytes, file: Path) -> Any:
         raise SettingsError([Fault(f"{file}{fault.place}", fault.words, "valid YAML in UTF-8")]) from None
 
 
-def _rank(origin: str) -> int:
-    return {"default": 0, "command line": 3}.get(origin, 2 if origin.startswith(PREFIX) else 1)
-
-
 def _with_key(loaded: Loaded[AgentSettings], warnings: list[str]) -> tuple[AgentSettings, dict[str, str], list[Fault]]:
     """The settings with the key in place, wherever it came from."""
     settings, origins = loaded.settings, dict(loaded.origins)
     given, file = settings.api_key, settings.api_key_file
     if given is not None and file is not None:
-        by_value, by_file = _rank(origins["api_key"]), _rank(origins["api_key_file"])
+        by_value, by_file = rank(origins["api_key"]), rank(origins["api_key_file"])
         if by_value == by_file:
             return settings, origins, [Fault("api_key_file", "a key as well as a key file", "one of the two")]
         given, file = (given, None) if by_value > by_file else (None, file)

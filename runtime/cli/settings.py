@@ -14,7 +14,7 @@ from runtime.cli.errors import CliError, ExitCode
 from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Text, Within
-from runtime.protocol.settings import SECRET, Loaded, SettingsError, load
+from runtime.protocol.settings import SECRET, Loaded, SettingsError, load, rank
 from runtime.protocol.yaml_faults import yaml_fault
 
 CONFIG = Path(".config/heterofleet/config.yaml")
@@ -23,7 +23,7 @@ CONFIG = Path(".config/heterofleet/config.yaml")
 
 @dataclass(frozen=True)
 class CliSettings:
-    """``token`` wins over ``token_file``; ``timeout_s`` is the longest wait for one answer."""
+    """``token`` wins over a ``token_file`` that is no nearer; ``timeout_s`` is the longest wait for one answer."""
 
     server_url: Optional[str] = None
     token: Optional[str] = field(default=None, repr=False, metadata=SECRET)
@@ -90,8 +90,7 @@ def connection(settings: CliSettings, origins: Mapping[str, str]) -> tuple[Conne
     except AddressError as error:
         raise CliError(f"server_url ({origins['server_url']}): {error}", ExitCode.USAGE) from None
     token, warnings = settings.token, []
-    # A file named on the command line is nearer than a token in the environment or the file of settings.
-    if settings.token_file and (token is None or origins.get("token_file") == "command line"):
+    if settings.token_file and (token is None or rank(origins["token_file"]) > rank(origins["token"])):
         path = Path(settings.token_file).expanduser()
         try:
             token = path.read_text("utf-8").strip()

@@ -50,6 +50,14 @@ class Loaded(Generic[S]):
     warnings: list[str] = field(default_factory=list)
 
 
+def rank(origin: str) -> int:
+    """How near an origin is: default, file, variable, command line, in this order.
+
+    Of two settings that stand for one thing (a key, and a file that holds it) the nearer one counts.
+    """
+    return {"default": 0, "command line": 3}.get(origin, 2 if origin.startswith(PREFIX) else 1)
+
+
 def load(
     cls: type[S],
     *,

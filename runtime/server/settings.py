@@ -121,7 +121,19 @@ def load(
     faults = [*_listen_faults(loaded), *_proxy_faults(loaded), *_database_faults(loaded)]
     if faults:
         raise rules.SettingsError(faults)
-    return loaded
+    return _with_the_nearer_key(loaded)
+
+
+def _with_the_nearer_key(loaded: rules.Loaded[ServerSettings]) -> rules.Loaded[ServerSettings]:
+    """Without the farther one of key and key file; two that are equally near stay, and are refused later."""
+    settings, origins = loaded.settings, loaded.origins
+    by_value, by_file = rules.rank(origins["api_key"]), rules.rank(origins["api_key_file"])
+    if settings.api_key is None or settings.api_key_file is None or by_value == by_file:
+        return loaded
+    farther, nearer = ("api_key", "api_key_file") if by_value < by_file else ("api_key_file", "api_key")
+    without: dict[str, Any] = {farther: None}
+    told = {**origins, farther: f"{nearer} is nearer ({origins[nearer]})"}
+    return replace(loaded, settings=replace(settings, **without), origins=told)
 
 
 def with_keys(settings: ServerSettings) -> tuple[ServerSettings, bool]:

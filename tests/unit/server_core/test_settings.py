@@ -65,6 +65,21 @@ def test_refused(tmp_path: Path, text: str, path: str | None, wanted: str) -> No
     assert "secretword" not in str(found)
 
 
+def test_the_nearer_one_of_key_and_key_file_counts(tmp_path: Path) -> None:
+    """What happened: a key in the environment was refused because the file named a key file."""
+    file = tmp_path / "s.yaml"
+    file.write_text("api_key_file: /nowhere\n")
+    loaded = load(file, environ={"HETEROFLEET_API_KEY": "k-0123456789abcdef"})
+    assert (loaded.settings.api_key, loaded.settings.api_key_file) == ("k-0123456789abcdef", None)
+    assert loaded.origins["api_key_file"] == "api_key is nearer (HETEROFLEET_API_KEY)"
+    file.write_text("api_key: k-0123456789abcdef\n")
+    loaded = load(file, environ={"HETEROFLEET_API_KEY_FILE": "/nowhere"})
+    assert (loaded.settings.api_key, loaded.settings.api_key_file) == (None, "/nowhere")
+    file.write_text("api_key: k-0123456789abcdef\napi_key_file: /nowhere\n")
+    with pytest.raises(SettingsError, match="only one of"):
+        with_keys(load(file, environ={}).settings)
+
+
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     assert faults_of_missing(tmp_path / "none.yaml") == "a readable file"
 
