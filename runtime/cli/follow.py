@@ -94,6 +94,8 @@ class LogReader:
 
     def take(self, log: LogText) -> bool:
         """As :meth:`read`, of an answer that is there already."""
+        if log.end <= self.position:
+            return False  # shown already, whatever comes with it: a loop over what is new must end
         text = log.data
         if log.start > self.position:
             say(f"[{log.start - self.position} bytes of output are gone before this line]")
