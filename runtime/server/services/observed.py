@@ -74,7 +74,9 @@ class Observer:
 
     def start(self) -> None:
         self._stopping.clear()
+        # Whoever sets the flag rings as well: a worker that is not woken would never look at it.
         self._refresh.set()
+        self._changes.put(_NOTHING)
         self._worker = threading.Thread(target=self._work, name="observer", daemon=True)
         self._worker.start()
 
