@@ -26,6 +26,7 @@ from runtime.server.services.tasks.fleet import vendors_of
 blueprint = flask.Blueprint("tasks", __name__)
 
 LIST_LIMIT = 1000
+LABEL_LIMIT = 50
 FOLLOW_S = 60
 """How long a node sends a log live after somebody asked for it with follow."""
 FOLLOW_TAIL_BYTES = 64 * 1024
@@ -223,7 +224,10 @@ def _task(stored: view.Stored, *, secrets: bool = False) -> flask.Response:
 
 def _labels() -> list[tuple[str, str]]:
     pairs = []
-    for given in flask.request.args.getlist("label"):
+    wanted = flask.request.args.getlist("label")
+    if len(wanted) > LABEL_LIMIT:
+        raise query.bad("label", f"{len(wanted)} of them", f"at most {LABEL_LIMIT}")
+    for given in wanted:
         name, equals, value = given.partition("=")
         if not equals or LABEL.fullmatch(name) is None or LABEL_VALUE.fullmatch(value) is None:
             raise query.bad("label", given, "NAME=VALUE")

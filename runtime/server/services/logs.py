@@ -16,6 +16,10 @@ from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import attempts, task_logs
 
 
+LONGEST_CHARACTER = 3
+"""A byte that is no text becomes the replacement character, which has so many."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why a chunk was not taken: the end that is held, or None when the claim is not the sender's."""
@@ -30,6 +34,14 @@ def append(db: Database, who: Reporter, task_id: str, chunk: LogChunk) -> None:
     """
     if chunk.end < chunk.start or chunk.dropped > chunk.start or (chunk.end == chunk.start and chunk.data):
         raise Problem("bad_parameter", f"from {chunk.start}, to {chunk.end} and dropped {chunk.dropped} do not fit.")
+    size = len(chunk.data.encode())
+    if size > LONGEST_CHARACTER * (chunk.end - chunk.start) or size > LONGEST_CHARACTER * LOG_KEEP_BYTES:
+        # What is kept is counted by positions: text that they do not cover would be kept without end.
+        raise Problem(
+            "bad_parameter",
+            f"{size} bytes of text for the {chunk.end - chunk.start} bytes from {chunk.start} to {chunk.end}; a chunk "
+            f"is the text of its range, at most {LOG_KEEP_BYTES} bytes.",
+        )
 
     def change(tx: Tx) -> Refusal | None:
         row = rows.must_find_locked(tx, task_id)
