@@ -112,7 +112,7 @@ def update(task_id: str) -> flask.Response:
             body,
             now(),
             forget=parts().board.forget,
-            cordoned=parts().presence.set_cordon,
+            cordoned=parts().presence.reread_cordon,
         )
     return _reported(answer)
 

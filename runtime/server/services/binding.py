@@ -87,6 +87,21 @@ def load_all(db: Database, since: str | None = None) -> list[Held]:
         return [_held(row) for row in connection.execute(query)]
 
 
+def take_cordon(db: Database, held: Held) -> None:
+    """Take over what is stored of the node's cordon and drain."""
+    with db.read() as connection:
+        row = connection.execute(sa.select(nodes).where(nodes.c.id == held.node_id)).first()
+    if row is not None:
+        _set_cordon(held, row)
+
+
+def _set_cordon(held: Held, row: sa.Row[Any]) -> None:
+    held.cordon = None
+    if row.cordon_since is not None:
+        held.cordon = Cordon(row.cordon_reason or "", row.cordon_owner or "", row.cordon_since)
+    held.draining, held.drain_deadline, held.drain_then = row.draining, row.drain_deadline, row.drain_then
+
+
 def _stored(tx: Tx, row: sa.Row[Any] | None, silent_for_s: float, held: Held | None) -> KnownNode | None:
     if row is None:
         return None
@@ -162,13 +177,9 @@ def _held(row: sa.Row[Any]) -> Held:
         seq=row.seq,
         leaving=row.leaving,
         state=NodeState(row.state),
-        draining=row.draining,
-        drain_deadline=row.drain_deadline,
-        drain_then=row.drain_then,
         seen_wall=times.from_wire(row.last_seen_at).timestamp() if row.last_seen_at else None,
     )
-    if row.cordon_since is not None:
-        held.cordon = Cordon(row.cordon_reason or "", row.cordon_owner or "", row.cordon_since)
+    _set_cordon(held, row)
     if row.facts:
         beat = restored(row.facts, row.id, row.instance_id, row.run, row.seq)
         if beat is not None:

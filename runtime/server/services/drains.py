@@ -74,13 +74,13 @@ def _running(db: Database, node_id: str) -> list[str]:
 def _pass_deadline(db: Database, presence: Presence, drain: Drain) -> None:
     text = f"The drain's deadline has come; running tasks: {drain.then}."
     if _change(db, drain, {"drain_deadline": None}, "drain_deadline", text):
-        presence.set_cordon(drain.node_id, drain.cordon, draining=True)
+        presence.reread_cordon(drain.node_id)
 
 
 def _end(db: Database, presence: Presence, drain: Drain) -> None:
     values = {"draining": False, "drain_deadline": None, "drain_then": None}
     if _change(db, drain, values, "drained", "The node says that nothing runs; it stays cordoned."):
-        presence.set_cordon(drain.node_id, drain.cordon)
+        presence.reread_cordon(drain.node_id)
 
 
 def _change(db: Database, drain: Drain, values: dict[str, Any], code: str, text: str) -> bool:

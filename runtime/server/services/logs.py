@@ -15,7 +15,6 @@ from runtime.server.services.tasks.rows import plain
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import attempts, task_logs
 
-
 LONGEST_CHARACTER = 3
 """A byte that is no text becomes the replacement character, which has so many."""
 

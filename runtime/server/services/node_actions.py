@@ -47,7 +47,7 @@ def uncordon(db: Database, presence: Presence, node_id: str, owner: str) -> None
             )
         )
         emit(tx, EventKind.NODE_CORDONED, code="uncordoned", node_id=node_id, actor=owner)
-        tx.after(lambda: presence.set_cordon(node_id, None))
+        tx.after(lambda: presence.reread_cordon(node_id))
 
     db.write(change)
 
@@ -121,9 +121,7 @@ def _cordon(db: Database, presence: Presence, node_id: str, wanted: Cordon, requ
             actor=wanted.owner,
             detail=wanted.reason,
         )
-        tx.after(
-            lambda: presence.set_cordon(node_id, wanted, draining=request is not None, deadline=deadline, then=then)
-        )
+        tx.after(lambda: presence.reread_cordon(node_id))
 
     db.write(change)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.protocol.heartbeat import GpuStats, Heartbeat, TaskHealth
-from runtime.protocol.nodes import Cordon, NodeState
+from runtime.protocol.nodes import NodeState
 from runtime.server.services import binding, registration
 from runtime.server.services import cards as card_rules
 from runtime.server.services.held import Held, build_of, merge, observation
@@ -162,20 +162,14 @@ class Presence:
             if held is not None:
                 held.state = state
 
-    def set_cordon(
-        self,
-        node_id: str,
-        cordon: Cordon | None,
-        *,
-        draining: bool = False,
-        deadline: str | None = None,
-        then: str | None = None,
-    ) -> None:
-        """A cordon was committed or taken back; call it after the commit (``tx.after``)."""
+    def reread_cordon(self, node_id: str) -> None:
+        """A cordon was committed or taken back; call it after the commit (``tx.after``).
+
+        It is read again, since two commits may come here in another order than they were made.
+        """
         with self._changing(node_id) as held:
             if held is not None:
-                held.cordon, held.draining = cordon, draining
-                held.drain_deadline, held.drain_then = deadline, then
+                binding.take_cordon(self._db, held)
         self._facts_moved()
         self._wake()
 

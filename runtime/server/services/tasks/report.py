@@ -31,11 +31,11 @@ def report(
     now: datetime,
     *,
     forget: Callable[[str], None],
-    cordoned: Callable[[str, Cordon], None],
+    cordoned: Callable[[str], None],
 ) -> Answer:
     """Carry out ``update``, or say what is instead. It is on disk when this returns.
 
-    After the commit ``forget(uid)`` is called when the task's row is gone, ``cordoned(node_id, cordon)`` when
+    After the commit ``forget(uid)`` is called when the task's row is gone, ``cordoned(node_id)`` when
     this end was one too many for the node. Raises Problem task_not_found, illegal_transition.
     """
     reason = rules.judge(update)
@@ -56,7 +56,7 @@ def report(
         else:
             removed, cordon = _end(tx, row, who, update, reason, now)
             if cordon is not None:
-                tx.after(lambda: cordoned(who.node_id, cordon))
+                tx.after(lambda: cordoned(who.node_id))
             if removed is not None:
                 tx.after(lambda: forget(row["uid"]))
                 return Answer(removed, conflict=False, mine=True, removed=True)
