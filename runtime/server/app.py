@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import random
@@ -14,7 +15,8 @@ from runtime.protocol import routes
 from runtime.protocol.problems import MEDIA_TYPE, Problem
 from runtime.server import auth
 from runtime.server.api import agent, distribution, events, health, instructions, nodes, openapi, tasks
-from runtime.server.parts import Parts
+from runtime.server.parts import Parts, build_parts
+from runtime.server.settings import ServerSettings, with_keys
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +36,20 @@ RETRY_AFTER_S = (1, 5)
 """A 503 without a time of its own asks for a random one, so that a fleet does not come back in step."""
 
 
-def create_app(parts: Parts) -> flask.Flask:
-    """The application over ``parts``, which may be started before or after. Any WSGI server can serve it."""
+def create_app(settings: ServerSettings) -> flask.Flask:
+    """A whole control plane, started, as an application that any WSGI server may serve.
+
+    It ends with the process. ``heterofleet server run`` answers from the first moment on and has an end of its
+    own; it builds the parts itself and calls :func:`assemble`. Raises SettingsError and StoreError.
+    """
+    parts = build_parts(with_keys(settings)[0])
+    parts.start()
+    atexit.register(parts.stop)
+    return assemble(parts)
+
+
+def assemble(parts: Parts) -> flask.Flask:
+    """The application over ``parts``, which may be started before or after."""
     app = flask.Flask(__name__, static_folder=None)
     app.extensions["heterofleet"] = parts
     app.config["MAX_CONTENT_LENGTH"] = parts.settings.max_body_bytes

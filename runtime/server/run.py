@@ -10,7 +10,7 @@ from types import FrameType
 from runtime.protocol.build import this_build
 from runtime.protocol.problems import Problem
 from runtime.server import open_files
-from runtime.server.app import create_app
+from runtime.server.app import assemble
 from runtime.server.doorbell import Doorbell
 from runtime.server.exit_codes import EXIT_CANNOT_WRITE, EXIT_FAULT, EXIT_UNAVAILABLE
 from runtime.server.parts import Parts
@@ -34,7 +34,7 @@ class Process:
         doorbell: Doorbell | None = None
         parts.settings = open_files.fitted(parts.settings)
         try:
-            self._server = Server(create_app(parts), parts)
+            self._server = Server(assemble(parts), parts)
             doorbell = Doorbell(parts) if parts.settings.doorbell_listen else None
         except ListenError as error:
             log.error("%s", error)

@@ -336,7 +336,7 @@ NODES = (
         OPERATOR,
         {200: Node},
         body=CordonRequest,
-        codes=("node_not_found",),
+        codes=("node_not_found", "invalid_task"),
     ),
     Operation("post", f"{_NODE}/uncordon", "Give a node work again", OPERATOR, {200: Node}, codes=("node_not_found",)),
     Operation(
@@ -347,7 +347,7 @@ NODES = (
         {200: Node},
         body=DrainRequest,
         body_required=False,
-        codes=("node_not_found",),
+        codes=("node_not_found", "invalid_task"),
     ),
     Operation(
         "post",

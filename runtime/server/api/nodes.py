@@ -39,7 +39,7 @@ def deleted(node_id: str) -> tuple[str, int]:
 @blueprint.post(f"{routes.NODES}/<node_id>/cordon")
 def cordoned(node_id: str) -> flask.Response:
     who = operator("admin")
-    request = validation.parse(CordonRequest, flask.request.get_data(), code="bad_parameter", forbid_unknown=True)
+    request = validation.parse(CordonRequest, flask.request.get_data(), code="invalid_task", forbid_unknown=True)
     node_actions.cordon(parts().db, parts().presence, node_id, request.reason, who.name)
     return _node(node_id)
 
@@ -55,7 +55,7 @@ def uncordoned(node_id: str) -> flask.Response:
 def drained(node_id: str) -> flask.Response:
     who = operator("admin")
     raw = flask.request.get_data() or b"{}"
-    request = validation.parse(DrainRequest, raw, code="bad_parameter", forbid_unknown=True)
+    request = validation.parse(DrainRequest, raw, code="invalid_task", forbid_unknown=True)
     node_actions.drain(parts().db, parts().presence, node_id, request, who.name)
     return _node(node_id)
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from runtime.protocol import times
 from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuStats, Heartbeat
-from runtime.protocol.nodes import Card, CardHealth, Node
+from runtime.protocol.nodes import Card, CardHealth, Node, NodeState
 from runtime.protocol.problems import Problem
 from runtime.protocol.tasks import TaskWarning
 from runtime.server.services.node_view import NodeView
@@ -93,7 +93,9 @@ def _node(
     if view.collector_failing:
         error = (beat.gpu_collector_error if beat is not None else None) or "it failed several beats in a row"
         warnings.append(TaskWarning("gpu_collector_failing", f"The card collector fails: {error}"))
-    stats = {entry.uuid: entry for entry in (beat.gpu_stats if beat is not None else None) or ()}
+    # What cards measured counts while the node is heard: an old value must not look like one of now.
+    measured = beat.gpu_stats if beat is not None and view.state is NodeState.ONLINE else None
+    stats = {entry.uuid: entry for entry in measured or ()}
     known_cards = "gpus" in sections or bool(view.gpus)
     return Node(
         id=view.node_id,
@@ -145,10 +147,13 @@ def _card(
 
 
 def _tier(capability: GpuCapability | None) -> str | None:
-    if capability is None or (capability.mig_capable is None and capability.mps_capable is None):
+    """gold: MIG capable; silver: MPS capable; bronze: neither. Null while what decides it is not known."""
+    if capability is None:
         return None
     if capability.mig_capable:
         return "gold"
+    if capability.mig_capable is None or capability.mps_capable is None:
+        return None
     return "silver" if capability.mps_capable else "bronze"
 
 

@@ -14,7 +14,7 @@ import waitress
 
 from runtime.artifacts.build import build
 from runtime.protocol.manifest import ARCHITECTURES
-from runtime.server.app import create_app
+from runtime.server.app import assemble
 from runtime.server.parts import build_parts
 from runtime.server.settings import ServerSettings
 from tests.lab.fixtures import *  # noqa: F403
@@ -80,7 +80,7 @@ def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = base / "builds"
     parts = build_parts(ServerSettings(api_key=KEY, state_dir=str(base / "state"), builds_dir=str(folder)))
     parts.start()
-    server = waitress.create_server(create_app(parts), host="127.0.0.1", port=0, threads=4)
+    server = waitress.create_server(assemble(parts), host="127.0.0.1", port=0, threads=4)
     thread = threading.Thread(target=server.run)
     thread.start()
     yield Served(f"http://127.0.0.1:{server.effective_port}", folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.protocol import times
-from runtime.server.app import create_app
+from runtime.server.app import assemble
 from runtime.server.parts import Parts, build_parts
 from runtime.server.services import tokens
 from runtime.server.serving import Server
@@ -149,7 +149,7 @@ def running(state: Path, *, start: bool = True, **settings: Any) -> Iterator[Pla
         )
     )
     parts = build_parts(chosen)
-    server = Server(create_app(parts), parts)
+    server = Server(assemble(parts), parts)
     thread = threading.Thread(target=server.run, name="plane")
     thread.start()
     try:

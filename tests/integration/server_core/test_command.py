@@ -271,3 +271,20 @@ def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
 def test_usage_is_2() -> None:
     assert server("token", "create", "--name", "x").returncode == 2
     assert server("nonsense").returncode == 2
+
+
+def test_any_wsgi_server_can_serve_the_application(tmp_path: Path) -> None:
+    """``create_app(settings)`` is a whole control plane: here behind the standard library's server."""
+    program = f"""
+import json, threading, urllib.request
+from wsgiref.simple_server import make_server
+from runtime.server.app import create_app
+from runtime.server.settings import ServerSettings
+app = create_app(ServerSettings(mode="dev", listen="127.0.0.1:0", doorbell_listen="", state_dir={str(tmp_path)!r}))
+server = make_server("127.0.0.1", 0, app)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+with urllib.request.urlopen(f"http://127.0.0.1:{{server.server_port}}/readyz") as answer:
+    print(json.load(answer)["status"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "ready"), done.stderr

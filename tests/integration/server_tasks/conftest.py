@@ -15,7 +15,7 @@ from typing import Any, Optional
 import pytest
 
 from runtime.protocol import times
-from runtime.server.app import create_app
+from runtime.server.app import assemble
 from runtime.server.auth import token_hash
 from runtime.server.parts import Parts, build_parts
 from runtime.server.serving import Server
@@ -126,7 +126,7 @@ def start_plane(folder: Path, **settings: Any) -> tuple[Plane, Callable[[], None
     folder.mkdir(parents=True, exist_ok=True)
     parts = build_parts(ServerSettings(**known))
     parts.start()
-    server = Server(create_app(parts), parts)
+    server = Server(assemble(parts), parts)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     add_tokens(parts)

@@ -8,7 +8,7 @@ from openapi_spec_validator import validate
 
 from runtime.protocol.problems import CODES
 from runtime.server.api import contract, openapi
-from runtime.server.app import create_app
+from runtime.server.app import assemble
 from tests.integration.server_tasks.conftest import Plane
 
 PAGES = re.compile(r"/(ui|web|static)(/|$)|^/$")
@@ -18,7 +18,7 @@ PAGES = re.compile(r"/(ui|web|static)(/|$)|^/$")
 def routes(plane: Plane) -> set[tuple[str, str]]:
     """(method, path) of every route of the application, in the document's spelling."""
     found: set[tuple[str, str]] = set()
-    for rule in create_app(plane.parts).url_map.iter_rules():
+    for rule in assemble(plane.parts).url_map.iter_rules():
         paths = [rule.rule]
         choices = re.search(r"<any\(([^)]*)\):[a-z_]+>", rule.rule)
         if choices:
