@@ -10,6 +10,7 @@ The caller parses the file (YAML is not in the standard library) and hands over 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import math
 import re
@@ -101,6 +102,7 @@ def load(
         if variable in variables:
             path = variables[variable]
             values[path], origins[path] = _from_text(known[path], text), variable
+    warnings += _mistyped(environ or {}, variables)
     for path, value in (overrides or {}).items():
         if value is not None:
             values[path], origins[path] = value, "command line"
@@ -135,6 +137,18 @@ def effective(loaded: Loaded[Any]) -> list[tuple[str, Any, str]]:
             value = MASK
         rows.append((path, value, loaded.origins[path]))
     return rows
+
+
+def _mistyped(environ: Mapping[str, str], variables: Mapping[str, str]) -> list[str]:
+    """Variables that are nearly one of ours. A warning, not a fault: other programs share the prefix."""
+    short = {name[len(PREFIX) :]: name for name in variables}
+    return [
+        f"{name}: no setting has this variable; did you mean {short[close[0]]}?"
+        for name in sorted(environ)
+        if name.startswith(PREFIX) and name not in variables
+        for close in [difflib.get_close_matches(name[len(PREFIX) :], short, n=1, cutoff=0.8)]
+        if close
+    ]
 
 
 @dataclass(frozen=True)

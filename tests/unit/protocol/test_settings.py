@@ -179,3 +179,14 @@ def test_secrets_are_neither_shown_nor_told() -> None:
 
 def test_long_values_are_cut_in_messages() -> None:
     assert len(faults(document={"beats": "x" * 5000})["beats"][0]) < 120
+
+
+def test_a_mistyped_variable_is_told_and_others_are_left_alone() -> None:
+    loaded = load(
+        Sample, environ={"HETEROFLEET_LABLES": "{}", "HETEROFLEET_HARDWARE__DETCT": "all", "HETEROFLEET_TOKEN": "t"}
+    )
+    assert loaded.settings == Sample()
+    assert loaded.warnings == [
+        "HETEROFLEET_HARDWARE__DETCT: no setting has this variable; did you mean HETEROFLEET_HARDWARE__DETECT?",
+        "HETEROFLEET_LABLES: no setting has this variable; did you mean HETEROFLEET_LABELS?",
+    ]
