@@ -29,7 +29,7 @@ class Process:
         self._server: Server | None = None
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; the exit code: 0, 1, 69, 73 or 78."""
+        """Serve until SIGTERM, SIGINT or SIGHUP; the exit code: 0, 1, 69, 73 or 78."""
         parts = self._parts
         doorbell: Doorbell | None = None
         parts.settings = open_files.fitted(parts.settings)
@@ -39,7 +39,8 @@ class Process:
         except ListenError as error:
             log.error("%s", error)
             return EXIT_UNAVAILABLE
-        for number in (signal.SIGTERM, signal.SIGINT):
+        # SIGHUP: the terminal went away. It ends the process anyway, so it does that cleanly.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
         if doorbell is not None:
             doorbell.start()

@@ -64,7 +64,7 @@ class Server:
             ident="heterofleet",
             backlog=2048,
         )
-        self._server.channel_class = _channel_class(parts)
+        self._server.channel_class = _channel_class(parts, self._stopping)
         _quiet_queue()
 
     def run(self) -> None:
@@ -142,7 +142,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             raise ParsingError(str(error)) from None
 
 
-def _channel_class(parts: Parts) -> type[HTTPChannel]:
+def _channel_class(parts: Parts, stopping: threading.Event) -> type[HTTPChannel]:
     class Answer(WSGITask):  # type: ignore[misc]
         def get_environment(self) -> dict[str, Any]:
             environ: dict[str, Any] = super().get_environment()
@@ -153,7 +153,8 @@ def _channel_class(parts: Parts) -> type[HTTPChannel]:
             self.close_on_finish = True
 
         def build_response_header(self) -> bytes:
-            if self.close_on_finish:
+            if self.close_on_finish or stopping.is_set():
+                # A client that keeps its connection would go on asking over it, and the server would never be idle.
                 self.set_close_on_finish()
             header: bytes = super().build_response_header()
             return header

@@ -11,6 +11,8 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,43 @@ def test_a_request_in_flight_is_answered_after_sigterm(tmp_path: Path) -> None:
         answer = half.recv(65536).decode()
         assert answer.startswith("HTTP/1.1 200"), answer
         assert running.wait(30) == 0
+
+
+def test_clients_that_keep_asking_do_not_hold_the_end_up(tmp_path: Path) -> None:
+    """Each answer on a kept connection brought the next request: after 20 s they were cut in the middle."""
+    cut: list[str] = []
+
+    def ask(port: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.connect()
+        while connection.sock is not None:  # closed by the answer that said so
+            connection.auto_open = 0
+            try:
+                connection.request("GET", "/install-agent.sh")
+                connection.getresponse().read()
+            except (OSError, http.client.HTTPException) as error:
+                cut.append(repr(error))
+                return
+
+    with process(tmp_path) as (running, port):
+        clients = [threading.Thread(target=ask, args=(port,)) for _ in range(8)]
+        for client in clients:
+            client.start()
+        wait_until(lambda: request(port, "GET", "/healthz")[0] == 200, "it answers under load")
+        began = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+        assert time.monotonic() - began < 10
+        for client in clients:
+            client.join(30)
+    assert cut == []
+
+
+def test_a_hangup_ends_it_cleanly(tmp_path: Path) -> None:
+    with process(tmp_path) as (running, _):
+        running.send_signal(signal.SIGHUP)
+        _, errors = running.communicate(timeout=30)
+    assert running.returncode == 0 and "stopped" in errors
 
 
 def refuses(port: int) -> bool:
