@@ -14,6 +14,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -33,6 +34,17 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 10_000
 BATCH = 200
 """At most this many changes share one commit."""
+LINK = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+"""How soon a PostgreSQL host that vanished is given up, where the URL does not say: a packet that nobody answers is
+otherwise waited for some fifteen minutes, by every thread. In seconds, tcp_user_timeout in milliseconds."""
+SAY_EVERY_S = 10.0
+"""A database that is away is said this often, not with every request that it costs."""
 RETRIES = 5
 """How often PostgreSQL's serialization failures and deadlocks are tried again."""
 
@@ -103,7 +115,12 @@ class Database:
             sa.event.listen(self.engine, "begin", self._begin_sqlite)
         else:
             self.engine = sa.create_engine(
-                self.url, pool_size=20, max_overflow=20, pool_pre_ping=True, hide_parameters=True
+                self.url,
+                pool_size=20,
+                max_overflow=20,
+                pool_pre_ping=True,
+                hide_parameters=True,
+                connect_args={name: value for name, value in LINK.items() if name not in self.url.query},
             )
             sa.event.listen(self.engine, "connect", _prepare_postgresql)
         self.control_plane_id = ""
@@ -311,12 +328,24 @@ def _prepare_postgresql(connection: Any, _record: Any) -> None:
     connection.adapters.register_dumper(str, _WithoutNul)
 
 
+def _say(what: str, error: DBAPIError) -> None:
+    now = time.monotonic()
+    # Not the text: it names the port of a connection, which differs each time.
+    kind = f"{what} {type(error.orig).__name__} {getattr(error.orig, 'sqlite_errorname', '')}"
+    if now - _said.get(kind, -SAY_EVERY_S) >= SAY_EVERY_S:
+        _said[kind] = now
+        log.error("%s: %s", what, error.orig)
+
+
+_said: dict[str, float] = {}
+
+
 @contextlib.contextmanager
 def _database_problems() -> Iterator[None]:
     try:
         yield
     except OperationalError as error:
-        log.error("the database did not take the statement: %s", error.orig)
+        _say("the database did not take the statement", error)
         if getattr(error.orig, "sqlite_errorname", None) == "SQLITE_FULL":
             text = "The disk of the server's database is full, and nothing of this change is stored; free some space,"
         else:
@@ -325,6 +354,6 @@ def _database_problems() -> Iterator[None]:
     except DatabaseError as error:
         if getattr(error.orig, "sqlite_errorname", "").split("_")[1:2] not in (["CORRUPT"], ["NOTADB"]):
             raise
-        log.error("the database file is damaged: %s", error.orig)
+        _say("the database file is damaged", error)
         text = f"The database file is damaged ({error.orig}); stop the server and put a good copy back."
         raise Problem("database_busy", text, retry_after=10) from error

@@ -17,11 +17,12 @@ from alembic.migration import MigrationContext
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.server.services.events import emit
-from runtime.server.store import tables
+from runtime.server.store import database, tables
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.errors import StoreError
 from runtime.server.store.migrate import head, migrate
 from runtime.server.store.vault import Vault, VaultError
+from tests.integration.postgres import Postgres
 from tests.integration.server_core.plane import wait_until
 
 
@@ -210,3 +211,24 @@ def test_a_key_file_without_a_key(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as refused:
         Vault(tmp_path / "secret.key").load()
     assert refused.value.exit_code == 78
+
+
+def test_a_postgresql_host_that_vanished_is_given_up(postgres: Postgres) -> None:
+    with postgres.database() as url:
+        made = Database(f"{url.replace('postgresql://', 'postgresql+psycopg://')}?connect_timeout=3")
+        with made.engine.connect() as connection:
+            link = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+        made.engine.dispose()
+    assert (link["connect_timeout"], link["tcp_user_timeout"], link["keepalives_idle"]) == ("3", "10000", "10")
+
+
+def test_a_database_that_is_away_is_not_said_with_every_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_said", {})
+    made = Database(f"sqlite:///{tmp_path / 'none.db'}")
+    for _ in range(50):
+        with pytest.raises(Problem), made.read() as connection:
+            connection.execute(sa.select(tables.events))
+    assert sum("did not take the statement" in record.message for record in caplog.records) == 1
+    made.engine.dispose()
