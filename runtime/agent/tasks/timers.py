@@ -12,6 +12,9 @@ from typing import Callable
 
 log = logging.getLogger(__name__)
 
+SPARE = 64
+"""How many entries that count no more may wait beside as many that do, before they are swept out."""
+
 
 class Timers:
     """One timer per name: setting it again moves it. Actions run in the timers' thread and must be quick."""
@@ -39,6 +42,8 @@ class Timers:
             number = next(self._numbers)
             self._current[name] = (number, action)
             heapq.heappush(self._heap, (moment, number, name))
+            if len(self._heap) > 2 * len(self._current) + SPARE:
+                self._sweep()
             self._condition.notify_all()
 
     def after(self, name: Hashable, seconds: float, action: Callable[[], None]) -> None:
@@ -47,6 +52,19 @@ class Timers:
     def cancel(self, name: Hashable) -> None:
         with self._condition:
             self._current.pop(name, None)
+
+    @property
+    def waiting(self) -> int:
+        """How many entries memory holds, those that were moved or cancelled included."""
+        with self._condition:
+            return len(self._heap)
+
+    def _sweep(self) -> None:
+        """Drop what was moved or cancelled: a limit of weeks, armed anew at every look, would pile up until then."""
+        self._heap = [
+            entry for entry in self._heap if (found := self._current.get(entry[2])) is not None and found[0] == entry[1]
+        ]
+        heapq.heapify(self._heap)
 
     def _run(self) -> None:
         while True:
