@@ -37,8 +37,10 @@ def claim_update(node_id: str, claim: ClaimRecord) -> TaskUpdate:
     )
 
 
-def read_refusal(problem: ProblemDocument) -> ClaimAnswer:
-    """Pure."""
+def read_refusal(problem: ProblemDocument, control_plane_id: str) -> ClaimAnswer:
+    """Pure. ``control_plane_id``: who offered the task; another one says nothing about it."""
+    if problem.control_plane_id not in (None, control_plane_id):
+        return ClaimAnswer.LATER
     if problem.code == "state_conflict":
         members = problem.members
         ours = members.get("claim_token_matches") is True and members.get("task_status") == Status.RUNNING.value

@@ -41,7 +41,7 @@ class Claiming:
             self._turn.again(held, error.retry_after)
             return False
         except Refused as refused:
-            answer = read_refusal(refused.problem)
+            answer = read_refusal(refused.problem, held.record.control_plane_id)
             if answer is ClaimAnswer.LATER:
                 self._turn.again(held, REFUSED_PAUSE_S)
                 return False
@@ -65,6 +65,9 @@ class Claiming:
         parts, record = self._parts, held.record
         try:
             task = parts.client.task(record.task_id, record.claim_token)
+            if task.uid != record.key.uid and parts.client.control_plane_id != record.control_plane_id:
+                self._turn.again(held, REFUSED_PAUSE_S)  # another control plane's task of that name
+                return None
         except Unavailable as error:
             self._turn.again(held, error.retry_after)
             return None

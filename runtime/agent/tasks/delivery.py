@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sqlite3
 from typing import TYPE_CHECKING, Optional
 
 from runtime.agent.drivers.errors import DriverError, NotThere
@@ -114,12 +115,26 @@ class Outbound:
         driver.remove(container_id, force)
 
     def _send(self, held: Held) -> None:
+        """One round of tries. Whatever comes of it, the next one is possible."""
+        stored = False
+        try:
+            stored = self._sent(held)
+        except (sqlite3.Error, OSError) as error:
+            # The server may have it and the journal cannot say so: it is told again, and answers that it knows.
+            log.warning("task %s: its end cannot be noted as reported: %s", held.record.task_id, error)
+        finally:
+            if not stored:
+                held.report_failed_at = self._parts.clock()
+            held.reporting = False
+        if stored:
+            self._advance(held)
+
+    def _sent(self, held: Held) -> bool:
         parts = self._parts
         letter = parts.journal.letter(held.key)
         if letter is None:
             log.error("task %s: its conclusion is not in the outbox", held.record.task_id)
-            held.reporting = False
-            return
+            return False
         settings = parts.settings
         policy = RetryPolicy(
             settings.report_attempts,
@@ -138,14 +153,11 @@ class Outbound:
         except Refused as refused:
             log.warning("task %s: the server does not take its end: %s", held.record.task_id, refused)
         if outcome is None:
-            held.report_failed_at = parts.clock()
-            held.reporting = False
-            return
+            return False
         parts.step(held, Step.REPORT_STORED)
         parts.journal.delivered(held.record, outcome)
         held.record = dataclasses.replace(held.record, stage=Stage.DONE)
-        held.reporting = False
-        self._advance(held)
+        return True
 
     def _once(self, letter: Letter, policy: RetryPolicy) -> str:
         """What became of the letter; raises Refused when it is to be kept and tried again."""

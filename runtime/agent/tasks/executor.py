@@ -100,7 +100,7 @@ class Executor:
         """Take over what the journal knows (no server needed), then look, reconcile and take tasks."""
         self._parts.timers.start()
         for record in self._parts.journal.claims():
-            held = Held(record, taken_at=self._parts.clock(), restored=True)
+            held = Held(record, taken_at=self._parts.clock(), maybe_made=True)
             if record.stage in (Stage.STARTING, Stage.RUNNING):
                 held.phase = Phase.RUNNING
             self._claims.add(held)

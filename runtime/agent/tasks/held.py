@@ -51,7 +51,7 @@ class Held:
     reporting: bool = False
     report_failed_at: Optional[float] = None
     taken_at: float = 0.0
-    restored: bool = False
+    maybe_made: bool = False
     engine_away_since: Optional[float] = None
     removal_tries: int = 0
     tries: int = 0

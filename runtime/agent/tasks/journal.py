@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional, TypeVar
 
 from runtime.agent.tasks.classify import Sent, Stop, StopReason
 from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS instructions (
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 DAY_S = 86400.0
+Parsed = TypeVar("Parsed")
 
 
 class JournalError(OSError):
@@ -70,12 +71,13 @@ class Journal:
             self._put_claim(change, claim)
 
     def claims(self) -> list[ClaimRecord]:
-        """Every claim that is not forgotten."""
+        """Every claim that is not forgotten and can be read; the others are left to what their containers say."""
         with self._lock:
             rows = self._connection.execute(
                 "SELECT uid, attempt, task_id, control_plane_id, claim_token, stage, container_id, body FROM claims"
             ).fetchall()
-        return [_claim_of(row) for row in rows]
+        found = [_read(_claim_of, row, f"the claim of task {row[2]}") for row in rows]
+        return [claim for claim in found if claim is not None]
 
     def conclude(self, claim: ClaimRecord, letter: Letter) -> None:
         """The conclusion and the claim's stage, in one step."""
@@ -108,7 +110,7 @@ class Journal:
                 "SELECT uid, attempt, body, delivered_at, outcome FROM outbox WHERE uid = ? AND attempt = ?",
                 (key.uid, key.attempt),
             ).fetchone()
-        return _letter_of(row) if row else None
+        return _read(_letter_of, row, f"the conclusion of {key.uid}/{key.attempt}") if row else None
 
     def undelivered(self) -> int:
         """How many conclusions the server does not have yet."""
@@ -191,6 +193,15 @@ class Journal:
         )
 
 
+def _read(parse: Callable[[tuple[Any, ...]], Parsed], row: tuple[Any, ...], what: str) -> Optional[Parsed]:
+    """One record, None with a log line when it cannot be read: a bad one never hides the good ones."""
+    try:
+        return parse(row)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        log.error("%s in the journal cannot be read (%s: %s)", what, type(error).__name__, error)
+        return None
+
+
 def open_journal(state_dir: Path) -> Journal:
     """The journal in ``state_dir``, made when missing. One that cannot be read is set aside with one log line.
 
@@ -262,6 +273,7 @@ def _claim_body(claim: ClaimRecord) -> dict[str, Any]:
         "spec": encode(dataclasses.replace(claim.spec, env=None, registry_auth=None), drop_none=True),
         "gpus": encode(list(claim.gpus), drop_none=True),
         "driver": claim.driver.value,
+        "asked": [claim.asked_mark, claim.asked_mono],
         "started": [claim.started_mark, claim.started_mono, claim.started_wall],
         "ready": claim.ready,
         "stop": [stop.reason.value, stop.at, stop.sent.value] if stop else None,
@@ -275,6 +287,7 @@ def _claim_of(row: tuple[Any, ...]) -> ClaimRecord:
     uid, attempt, task_id, control_plane_id, claim_token, stage, container_id, text = row
     body = json.loads(text)
     stop = body["stop"]
+    asked_mark, asked_mono = body.get("asked") or (None, None)
     mark, mono, wall = body["started"]
     return ClaimRecord(
         key=Key(uid, attempt),
@@ -286,6 +299,8 @@ def _claim_of(row: tuple[Any, ...]) -> ClaimRecord:
         gpus=tuple(decode(AssignedGpu, gpu) for gpu in body["gpus"]),
         driver=Driver(body["driver"]),
         container_id=container_id,
+        asked_mark=asked_mark,
+        asked_mono=asked_mono,
         started_mark=mark,
         started_mono=mono,
         started_wall=wall,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Optional
 
-from runtime.agent.drivers.errors import EngineRefused, NotThere
+from runtime.agent.drivers.errors import EngineRefused, EngineUnavailable, NotThere
 from runtime.agent.tasks.checks import Checked, CheckFailed, check
 from runtime.agent.tasks.classify import Conclusion, StopReason, start_failure
 from runtime.agent.tasks.images import engine_line
@@ -58,7 +58,7 @@ class Preparing:
         if checked.dropped_env:
             log.warning("task %s: variables without a value were dropped: %s", held.record.task_id,
                         ", ".join(checked.dropped_env))  # fmt: skip
-        made = self._own_container(held) if held.restored else None
+        made = self._own_container(held) if held.maybe_made else None
         if made is not None:
             parts.write(held, stage=Stage.CREATED, container_id=made)
             return True
@@ -74,7 +74,7 @@ class Preparing:
         return held.want is not None
 
     def _own_container(self, held: Held) -> Optional[str]:
-        """The container that an earlier run made for this very claim before it could write its id down."""
+        """The container that was made for this very claim before its id could be written down."""
         for seen in self._parts.driver.list_own():
             if (seen.uid, seen.attempt, seen.claim_token) == (
                 held.key.uid,
@@ -125,6 +125,9 @@ class Preparing:
         )
         try:
             container_id = parts.driver.create(plan, spare_name(record))
+        except EngineUnavailable:
+            held.maybe_made = True  # it may be there: looked for by its labels before another one is made
+            raise
         except NotThere as gone:
             held.image_ready = False  # somebody removed the image since
             held.tries += 1
@@ -152,7 +155,7 @@ class Preparing:
             return self._turn.end(held, Conclusion(Status.FAILED, Reason.VOLUME_REJECTED, error=text), None)
         held.enter(Phase.STARTING)
         parts.step(held, Step.JOURNAL_START)
-        parts.write(held, stage=Stage.STARTING)
+        parts.write(held, stage=Stage.STARTING, asked_mark=parts.boot, asked_mono=parts.clock())
         parts.step(held, Step.START)
         try:
             parts.driver.start(container_id)

@@ -43,6 +43,7 @@ class Key:
 class ClaimRecord:
     """A claim on disk. ``spec`` is without secrets (env values, registry credentials).
 
+    ``asked_mark`` and ``asked_mono`` are written before the start call: the container did not start earlier.
     ``started_mark`` and ``started_mono`` say when the container started: the machine's boot and its monotonic
     clock, so that a restart of the agent gives no extra time. ``pull_spent_s`` and ``pull_attempts`` are what is
     used of the pull budget.
@@ -57,6 +58,8 @@ class ClaimRecord:
     gpus: tuple[AssignedGpu, ...] = ()
     driver: Driver = Driver.DOCKER
     container_id: Optional[str] = None
+    asked_mark: Optional[str] = None
+    asked_mono: Optional[float] = None
     started_mark: Optional[str] = None
     started_mono: Optional[float] = None
     started_wall: Optional[float] = None

@@ -41,6 +41,8 @@ def report_update(node_id: str, letter: Letter) -> TaskUpdate:
 
 def read_refusal(problem: ProblemDocument, letter: Letter, node_id: str) -> Delivery:
     """Pure."""
+    if problem.control_plane_id not in (None, letter.control_plane_id):
+        return Delivery.LATER  # another control plane has a task of that name: it says nothing about ours
     if problem.status == 413 and letter.log_tail is not None:
         return Delivery.SHORTER
     if problem.code != "state_conflict":

@@ -13,7 +13,7 @@ from runtime.agent.drivers.driver import (
     Seen,
 )
 from runtime.agent.drivers.errors import DriverError
-from runtime.agent.link.errors import LinkError, Refused
+from runtime.agent.link.errors import Refused, Unavailable
 from runtime.agent.tasks.claim import new_claim_token
 from runtime.agent.tasks.claiming import without_secrets
 from runtime.agent.tasks.held import Held
@@ -113,9 +113,17 @@ class Rounds:
             task: Optional[Task] = None
             if self._must_ask(situation, key) and questions > 0:
                 questions -= 1
-                situation, task = self._asked(situation, key, held, box)
-            self._apply(decide(situation), held, box, task)
-        if listing.complete:
+                try:
+                    situation, task = self._asked(situation, key, held, box)
+                except Unavailable as error:
+                    questions = 0  # one that does not answer is not asked fifty times, half a minute each
+                    log.debug("the server's view is unknown: %s", error)
+            try:
+                self._apply(decide(situation), held, box, task)
+            except Unavailable as error:
+                questions = 0
+                log.debug("container %s stays as it is: %s", box.id[:12] if box else "", error)
+        if listing.complete and questions > 0:
             self._own_up(set(boxes))
         self._parts.journal.prune(self._parts.settings.outbox_keep_days)
 
@@ -146,8 +154,8 @@ class Rounds:
         token = held.record.claim_token if held is not None else box.claim_token if box else ""
         try:
             task = parts.client.task(task_id, token or None)
-        except LinkError as error:
-            log.debug("task %s: the server's view is unknown: %s", task_id, error)
+        except Refused as refused:
+            log.debug("task %s: the server's view is unknown: %s", task_id, refused)
             return situation, None
         server = read_task(task, key, parts.identity.node_id)
         return Situation(situation.box, situation.stage, server, situation.own, situation.settled), task
@@ -208,8 +216,10 @@ class Rounds:
             claim = Reclaim(identity.node_id, identity.instance_id, key.attempt, record.claim_token)
             try:
                 self._parts.client.reclaim(intent.task_id, claim)
-            except LinkError as error:
-                log.warning("task %s runs here, says the server; nothing of it is known: %s", intent.task_id, error)
+            except Unavailable:
+                return  # the next round says it
+            except Refused as refused:
+                log.warning("task %s runs here, says the server; nothing of it is known: %s", intent.task_id, refused)
                 continue
             self._parts.journal.save(record)
             held = Held(record, taken_at=self._parts.clock())
@@ -223,8 +233,6 @@ class Rounds:
             self._parts.client.reclaim(box.labels[LABEL_TASK], claim)
         except Refused as refused:
             log.warning("container %s of an earlier instance stays untouched: %s", box.id[:12], refused)
-            return False
-        except LinkError:
             return False
         return True
 

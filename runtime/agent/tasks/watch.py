@@ -41,13 +41,16 @@ class Watch:
 
     def started_mono(self, held: Held, facts: Facts) -> float:
         """When the container started, by the monotonic clock: as journalled in this run of the machine, else
-        from the engine's own time of the start."""
+        from the engine's own time of the start, but never before the start was asked for: the wall clock may have
+        been set in between."""
         record, parts = held.record, self._parts
         if record.started_mono is not None and record.started_mark == parts.boot:
             return record.started_mono
         age = 0.0
         if facts.started_at is not None:
             age = max(0.0, parts.wall() - from_wire(facts.started_at).timestamp())
+        if record.asked_mono is not None and record.asked_mark == parts.boot:
+            age = min(age, parts.clock() - record.asked_mono)
         return parts.clock() - age
 
     def arm(self, held: Held, facts: Facts) -> None:

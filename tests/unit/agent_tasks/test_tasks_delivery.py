@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -274,3 +275,36 @@ def test_timers_move_and_cancel() -> None:
     assert last.wait(10)
     assert fired == ["first", "moved"]
     timers.stop()
+
+
+def test_a_timer_that_is_set_again_and_again_costs_no_memory() -> None:
+    """A limit of a week was armed anew at each look at its container, and every time stayed until the week was over."""
+    timers = Timers()
+    for _ in range(1000):
+        timers.after("a week", 7 * 86400.0, lambda: None)
+        timers.after("cancelled", 7 * 86400.0, lambda: None)
+        timers.cancel("cancelled")
+    assert timers.waiting < 200
+    timers.stop()
+
+
+def test_a_disk_that_is_full_at_the_wrong_moment_keeps_no_report_from_being_tried_again(rig: Rig) -> None:
+    """The server had the end, the journal could not note it: the claim waited for ever for a report under way."""
+    full = Scripted(sqlite3.OperationalError("database or disk is full"))
+    noted, rig.journal.delivered = rig.journal.delivered, full  # type: ignore[method-assign, assignment]
+    rig.report()
+    assert (rig.held.record.stage, rig.held.reporting) == (Stage.CONCLUDED, False)
+    assert rig.held.report_failed_at is not None
+    rig.journal.delivered = noted  # type: ignore[method-assign]
+    rig.report()
+    assert rig.held.record.stage is Stage.DONE
+
+
+def test_what_another_control_plane_says_of_a_task_of_that_name_is_no_delivery(rig: Rig) -> None:
+    """A fresh database behind the same URL held another task of the same name; after a restart nobody knew yet."""
+    rig.parts.client.control_plane_id = None  # type: ignore[misc]
+    problem = ProblemDocument(409, "state_conflict", "x", control_plane_id="fresh",
+                              members={"task_status": "completed", "attempt": 1, "node_id": "n"})  # fmt: skip
+    rig.update.answers = [Refused(problem)]
+    rig.report()
+    assert (rig.held.record.stage, rig.journal.undelivered()) == (Stage.CONCLUDED, 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,24 @@ def test_instructions_and_facts(tmp_path: Path) -> None:
     assert journal.instruction("image", "1") == {"state": "begun"}
     assert journal.instructions("image") == {"1": {"state": "begun"}}
     assert (journal.instruction("image", "2"), journal.fact("engine_id"), journal.fact("x")) == (None, "e", None)
+
+
+@pytest.mark.parametrize("damage", ["not JSON", '{"spec": {}}', '{"spec": 5, "gpus": []}'])
+def test_one_bad_record_never_hides_the_good_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    journal = open_journal(tmp_path)
+    journal.save(CLAIM)
+    journal.save(dataclasses.replace(CLAIM, key=Key("uid-2", 1)))
+    journal.save(dataclasses.replace(CLAIM, key=Key("uid-3", 1)))
+    journal.conclude(dataclasses.replace(CLAIM, key=Key("uid-4", 1)), dataclasses.replace(LETTER, key=Key("uid-4", 1)))
+    journal.close()
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as raw, raw:
+        raw.execute("UPDATE claims SET body = ? WHERE uid = 'uid-2'", (damage,))
+        raw.execute("UPDATE claims SET stage = 'of a later release' WHERE uid = 'uid-3'")
+        raw.execute("UPDATE outbox SET body = ? WHERE uid = 'uid-4'", (damage,))
+    journal = open_journal(tmp_path)
+    assert [claim.key.uid for claim in journal.claims()] == ["uid-1", "uid-4"]
+    assert journal.letter(Key("uid-4", 1)) is None
+    assert sum("cannot be read" in record.message for record in caplog.records) == 3
+    journal.close()

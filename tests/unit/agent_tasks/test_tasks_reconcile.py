@@ -99,12 +99,14 @@ def conflict(**members: object) -> ProblemDocument:
         (conflict(task_status="cancelled", claim_token_matches=False), ClaimAnswer.LOST),
         (conflict(task_status="stopped", claim_token_matches=True), ClaimAnswer.LOST),
         (ProblemDocument(404, "task_not_found", "x"), ClaimAnswer.LOST),
+        (ProblemDocument(404, "task_not_found", "x", control_plane_id="cp"), ClaimAnswer.LOST),
+        (ProblemDocument(404, "task_not_found", "x", control_plane_id="fresh"), ClaimAnswer.LATER),
         (ProblemDocument(401, "bad_api_key", "x"), ClaimAnswer.LATER),
         (ProblemDocument(403, "instance_mismatch", "x"), ClaimAnswer.LATER),
     ],
 )
 def test_refused_claim(problem: ProblemDocument, answer: ClaimAnswer) -> None:
-    assert claim.read_refusal(problem) is answer
+    assert claim.read_refusal(problem, "cp") is answer
 
 
 LETTER = Letter(Key("u", 2), "a", "cp", "token", Status.RUNNING, Status.COMPLETED, log_tail="x")
@@ -121,6 +123,7 @@ LETTER = Letter(Key("u", 2), "a", "cp", "token", Status.RUNNING, Status.COMPLETE
         (conflict(task_status="running", attempt=2, node_id="n", claim_token_matches=False), Delivery.SUPERSEDED),
         (conflict(task_status="running", attempt=2, node_id="n", claim_token_matches=True), Delivery.LATER),
         (conflict(), Delivery.LATER),
+        (ProblemDocument(409, "state_conflict", "x", "fresh", {"task_status": "failed", "attempt": 2}), Delivery.LATER),
         (ProblemDocument(413, "body_too_large", "x"), Delivery.SHORTER),
         (ProblemDocument(401, "bad_api_key", "x"), Delivery.LATER),
         (ProblemDocument(404, "task_not_found", "x"), Delivery.LATER),

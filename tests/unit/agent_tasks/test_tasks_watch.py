@@ -1,0 +1,40 @@
+"""When a container started, by clocks that do not agree."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import pytest
+
+from runtime.agent.tasks.held import Held
+from runtime.agent.tasks.records import ClaimRecord, Key, Stage
+from runtime.agent.tasks.watch import Watch
+from runtime.protocol.tasks import TaskSpec
+
+DAY_S = 86400.0
+AT = "2026-01-01T00:00:00Z"
+WALL = 1767225600.0
+
+
+@pytest.mark.case("FC-016")
+@pytest.mark.parametrize(
+    ("asked_mono", "wall_step", "started"),
+    [
+        (98.0, 0.0, 99.0),  # the engine's time tells to the moment: a second ago
+        (98.0, DAY_S, 98.0),  # the clock was set forward: not before the start was asked for
+        (98.0, -DAY_S, 100.0),  # set back: not after now
+        (None, 0.0, 99.0),  # rebuilt from labels: the engine's time is all there is
+    ],
+)
+def test_a_clock_that_was_set_takes_no_time_from_a_task(
+    asked_mono: Optional[float], wall_step: float, started: float
+) -> None:
+    """The clock went forward by a day between the start and the first look: the task was out of its time at once."""
+    parts: Any = SimpleNamespace(boot="boot", clock=lambda: 100.0, wall=lambda: WALL + 1.0 + wall_step)
+    record = ClaimRecord(
+        Key("u", 1), "a", "cp", "t", Stage.STARTING, TaskSpec("a"),
+        asked_mark="boot" if asked_mono is not None else None, asked_mono=asked_mono,
+    )  # fmt: skip
+    facts: Any = SimpleNamespace(started_at=AT)
+    assert Watch(parts, lambda held: None).started_mono(Held(record), facts) == started
