@@ -32,6 +32,10 @@ REMOVAL_PAUSE_S = 5.0
 REMOVAL_PAUSE_MAX_S = 600.0
 
 
+class _RunsAgain(DriverError):
+    """Somebody started a container whose end is delivered: its cards may be another task's by now."""
+
+
 class Outbound:
     """Reports run on workers of their own, so that a server that is away holds up no step of another task."""
 
@@ -88,10 +92,12 @@ class Outbound:
         if record.container_id is not None:
             parts.step(held, Step.REMOVE)
             try:
-                self._remove_container(record.container_id, force=held.removal_tries > 0)
+                self._remove_container(record.container_id, held.removal_tries)
             except DriverError as error:
                 held.removal_tries += 1
                 pause = min(REMOVAL_PAUSE_MAX_S, REMOVAL_PAUSE_S * 2 ** min(held.removal_tries - 1, 10))
+                if isinstance(error, _RunsAgain):
+                    pause = max(pause, record.spec.stop_grace_s)
                 text = f"its container cannot be removed: {error}"
                 if held.detail != text:
                     log.warning("task %s: %s; trying again", record.task_id, text)
@@ -102,17 +108,21 @@ class Outbound:
         parts.journal.forget(record.key)
         self._claims.drop(record.key)
 
-    def _remove_container(self, container_id: str, force: bool) -> None:
-        """By force only what does not run, and only when the plain way failed before."""
+    def _remove_container(self, container_id: str, tries: int) -> None:
+        """The plain way first; then by force what does not run, and a signal to what runs again."""
         driver = self._parts.driver
-        if force:
-            try:
-                force = not driver.inspect(container_id).running
-            except NotThere:
-                return
-            if force:
-                log.warning("container %s is removed by force", container_id[:12])
-        driver.remove(container_id, force)
+        if tries == 0:
+            driver.remove(container_id)
+            return
+        try:
+            facts = driver.inspect(container_id)
+        except NotThere:
+            return
+        if facts.running:
+            driver.signal(container_id, facts.stop_signal if tries == 1 else "SIGKILL")
+            raise _RunsAgain("it was started again after its end was reported, and is being stopped")
+        log.warning("container %s is removed by force", container_id[:12])
+        driver.remove(container_id, True)
 
     def _send(self, held: Held) -> None:
         """One round of tries. Whatever comes of it, the next one is possible."""

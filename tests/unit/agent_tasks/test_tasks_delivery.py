@@ -55,13 +55,14 @@ class Rig:
         self.journal: Journal = open_journal(folder)
         self.update = Scripted(None)
         self.remove = Scripted(None)
+        self.signal = Scripted(True)
         self.inspect = Scripted(SimpleNamespace(running=False))
         self.steps: list[Step] = []
         self.advanced = threading.Event()
         self.planned: list[float] = []
         self.claims = Claims()
         client: Any = SimpleNamespace(update_task=self.update, control_plane_id="cp")
-        driver: Any = SimpleNamespace(remove=self.remove, inspect=self.inspect)
+        driver: Any = SimpleNamespace(remove=self.remove, inspect=self.inspect, signal=self.signal)
         timers: Any = SimpleNamespace(after=lambda name, seconds, action: self.planned.append(seconds))
         settings = AgentSettings(report_attempts=3, report_backoff_first_s=0.01, report_backoff_max_s=0.01)
         pool = Pool("test", 2)
@@ -182,14 +183,27 @@ def test_a_removal_that_fails_is_tried_ever_more_rarely(rig: Rig, caplog: pytest
 
 def test_force_is_the_last_resort_and_never_for_what_runs(rig: Rig) -> None:
     rig.remove.answers = [DriverError("x"), None]
-    rig.inspect.answers = [SimpleNamespace(running=True)]
-    rig.outbound.remove(rig.held)
-    rig.outbound.remove(rig.held)
-    assert [call[1] for call in rig.remove.calls] == [False, False]
-    rig.remove.calls.clear()
     rig.inspect.answers = [SimpleNamespace(running=False)]
     rig.outbound.remove(rig.held)
-    assert [call[1] for call in rig.remove.calls] == [True]
+    rig.outbound.remove(rig.held)
+    assert [call[1:] for call in rig.remove.calls] == [(), (True,)]
+
+
+def test_what_somebody_started_again_after_its_end_is_stopped_before_it_is_removed(rig: Rig) -> None:
+    """`docker restart` by hand: the end was reported, the card given on, and the program ran on it for ever."""
+    rig.remove.answers = [EngineRefused(409, "it runs")]
+    rig.inspect.answers = [SimpleNamespace(running=True, stop_signal="SIGQUIT")]
+    rig.outbound.remove(rig.held)
+    assert rig.signal.calls == []
+    rig.outbound.remove(rig.held)
+    rig.outbound.remove(rig.held)
+    assert [call[1] for call in rig.signal.calls] == ["SIGQUIT", "SIGKILL"]
+    assert len(rig.remove.calls) == 1
+    assert min(rig.planned[1:]) >= RECORD.spec.stop_grace_s
+    rig.remove.answers = [None]
+    rig.inspect.answers = [SimpleNamespace(running=False)]
+    rig.outbound.remove(rig.held)
+    assert rig.claims.all() == []
 
 
 def test_readable() -> None:
