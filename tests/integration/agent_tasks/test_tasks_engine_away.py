@@ -15,10 +15,13 @@ from tests.lab import engine
 
 
 class SocketGate:
-    """Forwards a Unix socket to Docker's. ``shut`` ends all connections and refuses new ones."""
+    """Forwards a Unix socket to Docker's. ``shut`` ends all connections and refuses new ones; the next answer to
+    a request that begins with ``lose_answer_to`` is lost, with its connection."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lose_answer_to: bytes | None = None
+        self._doomed: set[socket.socket] = set()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
@@ -57,6 +60,11 @@ class SocketGate:
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if self.lose_answer_to is not None and data.startswith(self.lose_answer_to):
+                    self.lose_answer_to = None
+                    self._doomed.add(target)
+                if source in self._doomed:
+                    break
                 target.sendall(data)
         for one in (source, target):
             with contextlib.suppress(OSError):
@@ -98,3 +106,19 @@ def test_an_engine_that_is_away_is_no_end(plane: Plane, make_agent: Callable[...
     for task_id in running:
         assert plane.ended(task_id)["status"] == "stopped"
     assert engine.docker("ps", "-q", "--filter", f"label=heterofleet.node={agent.node_id}") == ""
+
+
+def test_a_container_whose_making_was_not_answered_is_the_one_that_runs(
+    plane: Plane, make_agent: Callable[..., Agent], tmp_path: Path
+) -> None:
+    """The engine made it, the answer was lost: another one was made beside it, under the spare name."""
+    gate = SocketGate(tmp_path / "docker.sock")
+    gate.lose_answer_to = b"POST /v1.41/containers/create"
+    agent = make_agent(docker_host=f"unix://{gate.path}")
+    task_id = agent.submit("forever")
+    agent.running(task_id)
+    assert gate.lose_answer_to is None
+    own = engine.docker("ps", "-aq", "--filter", f"label=heterofleet.node={agent.node_id}").split()
+    assert len(own) == 1
+    plane.stop_task(task_id)
+    assert plane.ended(task_id)["status"] == "stopped"
