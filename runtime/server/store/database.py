@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -349,7 +350,9 @@ def _database_problems() -> Iterator[None]:
         if getattr(error.orig, "sqlite_errorname", None) == "SQLITE_FULL":
             text = "The disk of the server's database is full, and nothing of this change is stored; free some space,"
         else:
-            text = f"The database did not answer in time or cannot be written ({error.orig});"
+            # PostgreSQL's driver names host and port, which are not for whoever asks: they are in the log.
+            why = f"({error.orig})" if isinstance(error.orig, sqlite3.Error) else "(the server's log says why)"
+            text = f"The database did not answer in time or cannot be written {why};"
         raise Problem("database_busy", f"{text} and try again.", retry_after=2) from error
     except DatabaseError as error:
         if getattr(error.orig, "sqlite_errorname", "").split("_")[1:2] not in (["CORRUPT"], ["NOTADB"]):
