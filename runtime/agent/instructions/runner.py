@@ -7,17 +7,20 @@ in between) is reported as uncertain, with what is there now.
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runtime.agent.instructions.images import ImageChannel, InstructionFailed
-from runtime.agent.link.errors import LinkError, Refused, Unavailable
+from runtime.agent.link.errors import LinkError, Refused
 from runtime.agent.link.retry import RetryPolicy, retrying
 from runtime.agent.loop import Backoff, Loop
 from runtime.agent.tasks.claim import new_claim_token
 from runtime.agent.tasks.pool import Pool
 from runtime.agent.tasks.timers import Timers
+from runtime.agent.tasks.turn import REFUSED_PAUSE_S
 from runtime.protocol.codec import WireError, decode
 from runtime.protocol.instructions import Channel, ImageRequest, Instruction, InstructionStatus, InstructionUpdate
 
@@ -33,6 +36,7 @@ AT_ONCE = 5
 WORKERS = 2
 STALL_S = 300.0
 INTERVAL_S = 5.0
+TRIES = RetryPolicy()
 CLAIMED, BEGUN, ENDED, TOLD = "claimed", "begun", "ended", "told"
 
 
@@ -50,6 +54,7 @@ class InstructionRunner:
         self._lock = threading.Lock()
         self._wanted: set[Channel] = set()
         self._under_way: set[str] = set()
+        self._again: dict[str, tuple[float, dict[str, Any]]] = {}
         self.loop = Loop("instructions", INTERVAL_S, self._round, backoff=Backoff(1.0, 20.0))
 
     def start(self) -> None:
@@ -73,8 +78,14 @@ class InstructionRunner:
         self._pool.stop(0.0)
 
     def _round(self) -> None:
+        now = time.monotonic()
         with self._lock:
             wanted, self._wanted = self._wanted, set()
+            due = {name: entry for name, (moment, entry) in self._again.items() if moment <= now}
+            for name in due:
+                del self._again[name]
+        for name, entry in due.items():
+            self._submit(name, entry)
         for channel in wanted:
             try:
                 found = self._client.instructions(channel, AT_ONCE)
@@ -100,13 +111,18 @@ class InstructionRunner:
             self._under_way.add(request_id)
 
         def work() -> None:
+            pause: float | None = None
             try:
                 self._do(request_id, entry)
-            except LinkError as error:
-                log.warning("image request %s: %s", request_id, error)
+            except (LinkError, OSError, sqlite3.Error) as error:
+                # What is claimed here is offered to nobody any more: it goes on from us, or not at all.
+                pause = REFUSED_PAUSE_S if isinstance(error, Refused) else 0.0
+                log.warning("image request %s: %s; trying again", request_id, error)
             finally:
                 with self._lock:
                     self._under_way.discard(request_id)
+                    if pause is not None:
+                        self._again[request_id] = (time.monotonic() + pause, entry)
 
         self._pool.submit(request_id, work)
 
@@ -148,6 +164,8 @@ class InstructionRunner:
         try:
             self._send(request_id, update)
         except Refused as refused:
+            if refused.problem.status not in (404, 409):
+                raise  # a wrong key, a node that is not bound: nothing is known of the request
             if refused.problem.members.get("claim_token_matches") is not True:
                 log.info("image request %s is not ours: %s", request_id, refused)
                 self._save(request_id, entry, state=TOLD)
@@ -187,15 +205,9 @@ class InstructionRunner:
         )
 
     def _send(self, request_id: str, update: InstructionUpdate) -> None:
-        try:
-            retrying(
-                lambda: self._client.update_instruction(Channel.IMAGE, request_id, update), RetryPolicy(), self._stop
-            )
-        except Unavailable:
-            with self._lock:
-                self._wanted.add(Channel.IMAGE)  # asked for again; the journal knows how far it came
-            raise
+        retrying(lambda: self._client.update_instruction(Channel.IMAGE, request_id, update), TRIES, self._stop)
 
     def _save(self, request_id: str, entry: dict[str, Any], **changes: Any) -> None:
+        """On disk first: what could not be written down has not happened."""
+        self._journal.save_instruction(Channel.IMAGE.value, request_id, {**entry, **changes})
         entry.update(changes)
-        self._journal.save_instruction(Channel.IMAGE.value, request_id, entry)
