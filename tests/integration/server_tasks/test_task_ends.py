@@ -133,6 +133,14 @@ def test_secrets_are_sealed_shown_to_the_claim_alone_and_wiped_at_the_end(any_pl
     assert row["secrets"] is None
 
 
+def test_a_claim_token_of_any_characters_is_only_a_wrong_one(plane: Plane) -> None:
+    node = plane.node()
+    plane.running(node, "t1", env={"A": "hidden"})
+    for token in ("é", "\xff\xfe", ""):
+        status, read = node.call("GET", "/api/v1/tasks/t1", headers={"X-Claim-Token": token})
+        assert (status, read["spec"]["env"]) == (200, {"A": "***"})
+
+
 def test_deleting_goes_as_far_as_the_node_has_said(any_plane: Plane) -> None:
     node = any_plane.node(cards=1)
     attempt, token = any_plane.running(node, "t1", gpus={"count": 1})

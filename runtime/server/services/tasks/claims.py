@@ -50,7 +50,8 @@ def owns(row: Row, who: Reporter, attempt: int, token: str) -> bool:
     """Whether the task's claim is this instance's, by this very token."""
     return (
         row["claim_token"] is not None
-        and hmac.compare_digest(row["claim_token"], token)
+        # As bytes: a header may hold any character, and texts are only compared when they are ASCII.
+        and hmac.compare_digest(row["claim_token"].encode(), token.encode("utf-8", "surrogateescape"))
         and row["claim_instance"] == who.instance_id
         and row["node_id"] == who.node_id
         and row["attempt"] == attempt
