@@ -4,6 +4,7 @@ server does not name any more. Those are asked about one by one, and only a clea
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Optional
 
 from runtime.agent.link.errors import LinkError, Refused
@@ -43,6 +44,11 @@ class Intents:
         self._asked: dict[Key, float] = {}
         self._named: dict[Key, Intent] = {}
         self._named_by: Optional[str] = None
+
+    @property
+    def remembered(self) -> int:
+        """How many claims have been asked about and are still held."""
+        return len(self._asked)
 
     def named(self, key: Key) -> bool:
         """Whether the newest answer named this attempt as the server's own view."""
@@ -86,8 +92,10 @@ class Intents:
                 elif newest.get(held.key.uid, -1) > held.key.attempt:
                     self._way.abandon(held, "this node was given a later attempt")
                 elif now - held.taken_at >= QUIET_S and now - self._asked.get(held.key, -ASK_EVERY_S) >= ASK_EVERY_S:
-                    self._asked[held.key] = now
+                    self._asked[held.key] = math.inf  # until this question has its answer
                     self._ask_later(held)
+        for key in [key for key in self._asked if self._claims.get(key) is None]:
+            self._asked.pop(key, None)
 
     def _tell_again(self, answer: HeartbeatAnswer) -> None:
         """A server that counts on an attempt whose end it was told has lost what it was told: say it again."""
@@ -115,7 +123,13 @@ class Intents:
                 self._way.advance(held)
 
     def _ask_later(self, held: Held) -> None:
-        self._parts.reports.submit(f"ask/{held.name}", lambda: self._ask(held))
+        def ask() -> None:
+            try:
+                self._ask(held)
+            finally:
+                self._asked[held.key] = self._parts.clock()
+
+        self._parts.reports.submit(f"ask/{held.name}", ask)
 
     def _stop(self, held: Held) -> None:
         if held.want is None:
