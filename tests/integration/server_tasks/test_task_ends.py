@@ -163,7 +163,12 @@ def test_what_waits_or_has_ended_is_deleted_at_once(plane: Plane) -> None:
     attempt, token = plane.running(node, "ended")
     node.put("ended", attempt, token, "running", "completed", exit_code=0)
     assert plane.call("DELETE", "/api/v1/tasks/ended") == (204, None)
-    for task_id in ("waits", "ended"):
+    plane.create("unclaimed")
+    attempt = plane.scheduled(node, "unclaimed")
+    status, body = plane.call("DELETE", "/api/v1/tasks/unclaimed")
+    assert (status, body["status"], body["desired"]) == (202, "cancelled", "delete")
+    assert node.claim("unclaimed", attempt)[1][0] == 404
+    for task_id in ("waits", "ended", "unclaimed"):
         assert plane.call("DELETE", f"/api/v1/tasks/{task_id}")[0] == 404
     assert plane.rows(sa.select(tasks)) == []
 
@@ -209,6 +214,9 @@ def test_sleeping_frees_the_card_and_waking_gets_the_same_one(any_plane: Plane) 
     assert any_plane.call("POST", "/api/v1/tasks/t1/sleep")[1]["desired"] == "sleep"
     assert node.put("t1", attempt, token, "running", "sleeping")[0] == 200
     assert allocations(any_plane) == []
+    status, refusal = any_plane.call("POST", "/api/v1/tasks/t1/reschedule")
+    assert (status, refusal["code"]) == (409, "illegal_transition"), "what sleeps never moves"
+    assert any_plane.task("t1")["status"] == "sleeping"
     other_attempt, other_token = any_plane.running(node, "t2", gpus={"count": 1})
     assert any_plane.task("t2")["gpus_assigned"][0]["uuid"] == "GPU-gpu-a-0"
     assert any_plane.call("POST", "/api/v1/tasks/t1/wake")[1]["desired"] == "run"

@@ -37,9 +37,10 @@ def act(db: Database, action: str, task_id: str, actor: str, now: datetime) -> v
 def delete(
     db: Database, task_id: str, actor: str, now: datetime, *, force: bool, forget: Callable[[str], None]
 ) -> view.Stored | None:
-    """Delete a task: None when it is gone now, else the task, which goes when its node says it has ended.
+    """Delete a task: None when it is gone now, else the task as seen last, which goes when its node has no container.
 
-    ``force`` drops the row at once; cards of a container that may still run stay ``releasing``.
+    That is at once where no node has claimed it: one that asks for it now is told that it is too late. ``force``
+    drops the row at once; cards of a container that may still run stay ``releasing``.
     """
 
     def change(tx: Tx) -> view.Stored | None:
@@ -49,15 +50,19 @@ def delete(
         if status in (Status.RUNNING, Status.SLEEPING) and not force:
             rows.wish(tx, row, Desired.DELETE)
             return view.read(tx.connection, [rows.must_find_locked(tx, task_id)])[0]
+        last = None
         if status in (Status.PENDING, Status.SCHEDULED):
             _cancel(tx, row, actor, now)
+            if status is Status.SCHEDULED and not force:
+                rows.wish(tx, row, Desired.DELETE)
+                last = view.read(tx.connection, [rows.must_find_locked(tx, task_id)])[0]
         elif status is Status.RUNNING:
             rows.keep_cards_until_gone(tx, row["uid"], row["attempt"])
         elif status is Status.SLEEPING:
             rows.free_cards(tx, row["uid"], row["attempt"])
         rows.remove(tx, row)
         tx.after(lambda: forget(row["uid"]))
-        return None
+        return last
 
     return db.write(change)
 
@@ -96,11 +101,19 @@ def _wake(tx: Tx, row: Row, _actor: str, _now: datetime) -> None:
 
 def _reschedule(tx: Tx, row: Row, actor: str, now: datetime) -> None:
     status = Status(row["status"])
-    if status not in (Status.SCHEDULED, Status.RUNNING, Status.SLEEPING):
+    if status is Status.SLEEPING:
+        raise Problem(
+            "illegal_transition",
+            f"Task {row['id']} is sleeping: what it holds is in its container on {row['node_id']}, so it never moves; "
+            "wake it first, or stop it.",
+            status=409,
+            from_status=row["status"],
+        )
+    if status not in (Status.SCHEDULED, Status.RUNNING):
         raise _not_running(row, "reschedule")
     _refuse_leaving(row, "rescheduled")
-    # A stopped container needs no cards; a running one keeps them until its node says that it is gone.
-    gone = status is not Status.RUNNING
+    # What was not claimed has no container; a running one keeps its cards until its node says that it is gone.
+    gone = status is Status.SCHEDULED
     ends.back_to_pending(tx, row, now, actor=actor, detail="rescheduled by the operator", cards_gone=gone)
 
 
