@@ -54,7 +54,8 @@ def create_body(plan: ContainerPlan) -> dict[str, Any]:
         host["ShmSize"] = plan.shm_mib * MIB
     body: dict[str, Any] = {
         "Image": plan.image,
-        "Env": [f"{name}={value}" for name, value in plan.env.items()],
+        # A name without a value takes the image's own value away.
+        "Env": [*(f"{name}={value}" for name, value in plan.env.items()), *plan.unset],
         "Labels": plan.labels,
         "ExposedPorts": {f"{container}/tcp": {} for container, _ in plan.ports},
         "Healthcheck": {"Test": ["NONE"]},

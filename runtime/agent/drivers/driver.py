@@ -80,13 +80,15 @@ class Mount:
 
 @dataclass(frozen=True)
 class ContainerPlan:
-    """A container as it shall be. ``env`` is complete: what the task said, and over it what the agent owns.
-    ``devices`` holds parts of the engine's host configuration (see ``hardware.visibility``)."""
+    """A container as it shall be. ``env`` is complete: what the task said, and over it what the agent owns;
+    ``unset`` names what the image must not say either. ``devices`` holds parts of the engine's host configuration
+    (see ``hardware.visibility``)."""
 
     name: str
     image: str
     labels: dict[str, str]
     env: dict[str, str] = field(default_factory=dict, repr=False)
+    unset: tuple[str, ...] = ()
     entrypoint: Optional[list[str]] = None
     command: Optional[list[str]] = None
     workdir: Optional[str] = None

@@ -57,12 +57,13 @@ def container_plan(
     instance_id: str,
     log_mib: int,
 ) -> ContainerPlan:
-    """The container of one attempt. The agent's variables replace what the task said."""
+    """The container of one attempt. The agent's variables replace what task and image say."""
     return ContainerPlan(
         name=NAME_PREFIX + record.task_id,
         image=checked.image,
         labels=labels(record, spec, node_id, instance_id),
         env={**{name: value for name, value in checked.env.items() if name not in OWNED_VARIABLES}, **cards.env},
+        unset=tuple(name for name in OWNED_VARIABLES if name not in cards.env),
         entrypoint=spec.entrypoint,
         command=spec.command,
         workdir=spec.workdir,

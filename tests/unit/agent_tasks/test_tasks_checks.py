@@ -98,6 +98,8 @@ def test_the_agents_variables_replace_the_tasks() -> None:
     spec = TaskSpec("t", image="a", env={"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0", "X": "1"})
     plan = container_plan(RECORD, spec, check(spec, (), NO_CARDS, AgentSettings()), card_options((), ()), "n", "i", 50)
     assert plan.env == {"X": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NVIDIA_VISIBLE_DEVICES": "void"}
+    assert set(plan.unset) == {"CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}, "an image may set them, too"
+    assert create_body(plan)["Env"][-2:] == list(plan.unset)
     assert plan.name == "task-a"
     assert spare_name(RECORD) == "task-a-12345678"
     assert plan.labels["heterofleet.claim"] == "token"
