@@ -31,11 +31,13 @@ class Answer(str, Enum):
 class ProbeState:
     """What the answers so far add up to. ``since`` is when the program started (monotonic seconds).
 
-    ``healthy`` is None as long as nothing can be said: not ready yet.
+    ``begun``: there was a success, ever. ``ready`` is what the newest answer says, None when nobody has asked
+    since the agent's own start. ``healthy`` is None as long as nothing can be said: not ready yet.
     """
 
     since: float
-    ready: bool = False
+    begun: bool = False
+    ready: Optional[bool] = False
     failures: int = 0
     healthy: Optional[bool] = None
     detail: Optional[str] = None
@@ -54,14 +56,13 @@ def after_answer(state: ProbeState, answer: Answer, detail: str, now: float, spe
     if probe is None:
         return state
     if answer is Answer.READY:
-        return dataclasses.replace(state, ready=True, failures=0, healthy=True, detail=None)
-    if answer is Answer.NOT_READY:
-        return dataclasses.replace(state, detail=detail)
-    if not state.ready and now - state.since < start_period_s(spec):
-        return dataclasses.replace(state, detail=detail)
+        return dataclasses.replace(state, begun=True, ready=True, failures=0, healthy=True, detail=None)
+    state = dataclasses.replace(state, ready=False, detail=detail)
+    if answer is Answer.NOT_READY or (not state.begun and now - state.since < start_period_s(spec)):
+        return state
     failures = state.failures + 1
     healthy = False if failures >= probe.failures else state.healthy
-    return dataclasses.replace(state, failures=failures, healthy=healthy, detail=detail)
+    return dataclasses.replace(state, failures=failures, healthy=healthy)
 
 
 def verdict(state: ProbeState, now: float, spec: TaskSpec) -> Optional[StopReason]:
@@ -69,7 +70,7 @@ def verdict(state: ProbeState, now: float, spec: TaskSpec) -> Optional[StopReaso
     probe = spec.health
     if probe is None:
         return None
-    if not state.ready and spec.start_timeout_s is not None and now - state.since >= spec.start_timeout_s:
+    if not state.begun and spec.start_timeout_s is not None and now - state.since >= spec.start_timeout_s:
         return StopReason.START_TIMEOUT
     if state.healthy is False and probe.on_failure == "fail":
         return StopReason.HEALTH

@@ -62,8 +62,9 @@ class Watch:
         if spec.timeout_s is not None and held.record.stop is None:
             self._parts.timers.at(("timeout", held.name), started + spec.timeout_s, lambda: self._time_is_up(held))
         if spec.health is not None and held.probe is None:
-            held.probe = ProbeState(since=started, ready=held.record.ready, healthy=True if held.record.ready else None)
-            held.enter(Phase.RUNNING if held.record.ready else Phase.LOADING)
+            before = held.record.ready
+            held.probe = ProbeState(started, begun=before, ready=None if before else False, healthy=before or None)
+            held.enter(Phase.RUNNING if before else Phase.LOADING)
             self._parts.timers.after(("probe", held.name), 0.0, lambda: self._probe_is_due(held))
         elif spec.health is None and held.record.stop is None:
             held.enter(Phase.RUNNING)
@@ -114,7 +115,7 @@ class Watch:
         now = self._parts.clock()
         after = after_answer(state, answer, detail, now, held.record.spec)
         held.probe = after
-        if after.ready and not state.ready:
+        if after.begun and not state.begun:
             self._advance(held)  # a worker writes it down
         reason = verdict(after, now, held.record.spec)
         if reason is not None:
@@ -126,7 +127,7 @@ class Watch:
     def _pause(self, held: Held, probe: HealthProbe, now: float) -> float:
         """Until the next probe; the start limit is met on time."""
         limit, started = held.record.spec.start_timeout_s, held.record.started_mono
-        if limit is None or started is None or (held.probe is not None and held.probe.ready):
+        if limit is None or started is None or (held.probe is not None and held.probe.begun):
             return probe.interval_s
         return max(0.05, min(probe.interval_s, started + limit - now))
 
@@ -138,7 +139,7 @@ class Watch:
 
     def note_ready(self, held: Held) -> None:
         """The first success, on disk: a restart of the agent does not begin a start period anew."""
-        if held.probe is not None and held.probe.ready and not held.record.ready:
+        if held.probe is not None and held.probe.begun and not held.record.ready:
             self._parts.step(held, Step.PROBE_READY)
             self._parts.write(held, ready=True)
             if held.record.stop is None:

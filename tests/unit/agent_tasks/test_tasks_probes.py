@@ -58,9 +58,18 @@ def test_refusals_count_after_the_start_period_and_only_in_a_row() -> None:
 
 
 def test_a_slow_engine_is_not_a_failed_one() -> None:
-    state, said = play(spec(on_failure="fail"), [(1.0, Answer.READY)] + [(2.0, Answer.NOT_READY)] * 50)
+    what = spec(on_failure="fail", start_period_s=0)
+    state, said = play(what, [(1.0, Answer.READY)] + [(2.0, Answer.NOT_READY)] * 50)
     assert said == [None] * 51
-    assert state.healthy
+    assert (state.healthy, state.ready) == (True, False), "not failed, and not ready either"
+    assert after_answer(state, Answer.READY, "", 3.0, what).ready
+    assert after_answer(state, Answer.REFUSED, "", 3.0, what).ready is False
+
+
+def test_a_start_limit_is_over_with_the_first_success() -> None:
+    what = spec(start_timeout_s=100)
+    _, said = play(what, [(1.0, Answer.READY), (200.0, Answer.NOT_READY), (201.0, Answer.REFUSED)])
+    assert said == [None, None, None]
 
 
 def test_report_only_tells() -> None:
