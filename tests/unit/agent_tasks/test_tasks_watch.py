@@ -38,3 +38,23 @@ def test_a_clock_that_was_set_takes_no_time_from_a_task(
     )  # fmt: skip
     facts: Any = SimpleNamespace(started_at=AT)
     assert Watch(parts, lambda held: None).started_mono(Held(record), facts) == started
+
+
+@pytest.mark.parametrize(
+    ("asked", "started", "restarted"),
+    [
+        (None, None, False),
+        ("b1", "b1", True),
+        ("b1", None, True),  # the agent went down with the machine, before it had seen the start
+        ("b1", "b2", False),
+        ("b2", None, False),
+    ],
+)
+def test_a_machine_that_went_down_right_after_a_start_is_remembered(
+    asked: Optional[str], started: Optional[str], restarted: bool
+) -> None:
+    spec = TaskSpec("a")
+    record = ClaimRecord(
+        Key("u", 1), "a", "cp", "t", Stage.STARTING, spec, asked_mark=asked, started_mark=started, started_mono=1.0
+    )
+    assert record.outlived_by("b2") is restarted
