@@ -70,7 +70,7 @@ class ClaimRecord:
     pull_spent_s: float = 0.0
     mounts: tuple[tuple[str, int, int], ...] = field(default=())
 
-    def outlived_by(self, boot: str) -> bool:
+    def machine_restarted(self, boot: str) -> bool:
         """Whether the machine has restarted (its run is ``boot`` now) since the container started, or was told to."""
         mark = self.started_mark or self.asked_mark
         return mark is not None and mark != boot

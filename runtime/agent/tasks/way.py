@@ -157,7 +157,7 @@ class Way:
             stop=stop,
             start_error=record.start_error,
             missing_program=parts.driver.missing_program(facts.id) if facts.exit_code in NOT_RUN else None,
-            host_restarted=record.outlived_by(parts.boot),
+            host_restarted=record.machine_restarted(parts.boot),
             engine_restarted=ended_with_engine(
                 facts,
                 parts.driver.started_at(),

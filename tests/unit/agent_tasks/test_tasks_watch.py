@@ -57,4 +57,4 @@ def test_a_machine_that_went_down_right_after_a_start_is_remembered(
     record = ClaimRecord(
         Key("u", 1), "a", "cp", "t", Stage.STARTING, spec, asked_mark=asked, started_mark=started, started_mono=1.0
     )
-    assert record.outlived_by("b2") is restarted
+    assert record.machine_restarted("b2") is restarted
