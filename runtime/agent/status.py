@@ -40,7 +40,7 @@ class AgentStatus:
     loops: list[LoopState] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
     undelivered: int = 0
-    foreign: list[dict[str, Any]] = field(default_factory=list)
+    foreign: Optional[list[dict[str, Any]]] = None
     stuck_tools: list[str] = field(default_factory=list)
     pid: int = 0
     boot_id: Optional[str] = None

@@ -23,6 +23,8 @@ REMOVE_S = 120.0
 EVENTS_SILENCE_S = 300.0
 TAIL_LINES = 16384
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CARDS_VARIABLE = "NVIDIA_VISIBLE_DEVICES="
+NO_CARDS = ("", "void", "none", "all")
 _NEVER = "0001-01-01"
 _GO_DIR = 1 << 31
 _GO_LINK = 1 << 27
@@ -223,7 +225,16 @@ def facts_of(document: dict[str, Any]) -> Facts:
         stop_signal=config.get("StopSignal") or "SIGTERM",
         address=addresses[0] if addresses else None,
         network_mode=host.get("NetworkMode", ""),
+        cards=_cards(config, host),
     )
+
+
+def _cards(config: dict[str, Any], host: dict[str, Any]) -> tuple[str, ...]:
+    """By the device requests, else by the variable of NVIDIA's runtime."""
+    asked = [str(name) for request in host.get("DeviceRequests") or () for name in request.get("DeviceIDs") or ()]
+    said = [item[len(CARDS_VARIABLE) :] for item in config.get("Env") or () if item.startswith(CARDS_VARIABLE)]
+    words = asked or [word for value in said for word in value.split(",")]
+    return tuple(sorted({word for word in words if word not in NO_CARDS}))
 
 
 def _moment(text: Optional[str]) -> Optional[str]:

@@ -47,7 +47,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Facts:
-    """What an inspection says. ``started_at`` and ``finished_at`` are None when there was no such moment."""
+    """What an inspection says. ``started_at`` and ``finished_at`` are None when there was no such moment;
+    ``cards`` are the UUIDs of the cards that it was given one by one."""
 
     id: str
     name: str
@@ -63,6 +64,7 @@ class Facts:
     stop_signal: str = "SIGTERM"
     address: Optional[str] = None
     network_mode: str = ""
+    cards: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:

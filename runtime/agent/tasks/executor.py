@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Callable, Optional
 
+from runtime.agent.drivers.driver import LABEL_NODE
 from runtime.agent.drivers.errors import DriverError
 from runtime.agent.loop import Backoff, Loop
 from runtime.agent.tasks.boot import boot_mark
@@ -14,7 +15,7 @@ from runtime.agent.tasks.claiming import without_secrets
 from runtime.agent.tasks.events import EventThread
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.intents import Intents
-from runtime.agent.tasks.listing import LastListing, foreign_entry, is_own
+from runtime.agent.tasks.listing import NOT_ASKED, LastListing, foreign_entry, is_own
 from runtime.agent.tasks.logs import LogShipper
 from runtime.agent.tasks.outages import Outages
 from runtime.agent.tasks.parts import Claims, Parts
@@ -31,7 +32,7 @@ from runtime.protocol.states import Phase
 from runtime.protocol.tasks import Task, TaskSpec
 
 if TYPE_CHECKING:
-    from runtime.agent.drivers.driver import Driver
+    from runtime.agent.drivers.driver import Driver, Seen
     from runtime.agent.hardware.inventory import GpuSnapshot
     from runtime.agent.link.client import ServerClient
     from runtime.agent.link.identity import Identity
@@ -45,6 +46,9 @@ REPORTERS = 4
 PROBERS = 4
 IMAGES_EVERY_S = 60.0
 FRESH_POLLS = 3
+LOOKS_A_POLL = 20
+HOLDING = ("running", "paused", "restarting")
+"""States in which a container holds its cards."""
 
 
 class Executor:
@@ -86,6 +90,7 @@ class Executor:
         self._rounds = Rounds(self._parts, self._claims, self._way, self._intents, self._outages, self._last)
         self._logs = LogShipper(self._parts, self._claims)
         self._events = EventThread(self._parts, self._outages, self._on_event)
+        self._stranger_cards: dict[str, tuple[str, ...]] = {}
         self._images: Optional[list[str]] = None
         self._images_at: Optional[float] = None
         self._wanted = threading.Event()
@@ -161,25 +166,33 @@ class Executor:
     def slots(self) -> Slots:
         return Slots(total=self._parts.settings.max_tasks, used=self._claims.used())
 
-    def docker_state(self) -> DockerState:
+    def docker_state(self) -> Optional[DockerState]:
+        """None before it was asked for the first time: unknown is not "none"."""
         engine, error = self._last.engine, self._last.error
-        if error is not None:
+        if error == NOT_ASKED:
+            return None
+        if error is not None or engine is None:
             return DockerState(available=False, error=error)
-        if engine is None:
-            return DockerState(available=False, error="Docker was not asked yet")
         return DockerState(True, engine.version, list(engine.runtimes), engine.id)
 
     def images(self) -> Optional[list[str]]:
         """References on the engine, None when it could not be asked."""
         return self._images
 
-    def foreign(self) -> list[Foreign]:
-        """Containers with our kind of labels that are not this control plane's."""
+    def foreign(self) -> Optional[list[Foreign]]:
+        """Containers with our kind of labels that are not this control plane's; None when nobody knows, be it only
+        which cards one of them holds."""
+        strangers, cards = self._strangers(), self._stranger_cards
+        if strangers is None or any(seen.state in HOLDING and seen.id not in cards for seen in strangers):
+            return None
+        return [foreign_entry(seen, cards.get(seen.id, ())) for seen in strangers]
+
+    def _strangers(self) -> Optional[list[Seen]]:
         listing = self._last.now()
         control_plane, node = self._parts.client.control_plane_id, self._parts.identity.node_id
         if listing is None or control_plane is None:
-            return []
-        return [foreign_entry(seen) for seen in listing.containers if not is_own(seen, control_plane, node)]
+            return None
+        return [seen for seen in listing.containers if not is_own(seen, control_plane, node)]
 
     def undelivered(self) -> int:
         return self._parts.journal.undelivered()
@@ -188,9 +201,7 @@ class Executor:
         """Whether claims, containers or undelivered results depend on this agent's identity."""
         listing = self._last.now()
         mine = self._parts.identity.node_id
-        containers = listing is not None and any(
-            is_own(seen, seen.labels.get("heterofleet.control-plane"), mine) for seen in listing.containers
-        )
+        containers = listing is not None and any(seen.labels.get(LABEL_NODE) == mine for seen in listing.containers)
         return bool(self._claims.all()) or containers or self.undelivered() > 0
 
     # Loops
@@ -241,9 +252,27 @@ class Executor:
         away = self._last.error is not None
         self._rounds.poll()
         if self._last.error is None:
+            self._look_at_strangers()
             self._refresh_images()
             if away or self._wanted.is_set():
                 self._take_loop.wake()
+
+    def _look_at_strangers(self) -> None:
+        """Which cards the others hold: each of their running containers is inspected once."""
+        known, found, looks = self._stranger_cards, {}, 0
+        for seen in self._strangers() or ():
+            if seen.state not in HOLDING:
+                continue
+            cards = known.get(seen.id)
+            if cards is None and looks < LOOKS_A_POLL:
+                looks += 1
+                try:
+                    cards = self._parts.driver.inspect(seen.id).cards
+                except DriverError as error:
+                    log.debug("container %s of another control plane: %s", seen.id[:12], error)
+            if cards is not None:
+                found[seen.id] = cards
+        self._stranger_cards = found
 
     def _refresh_images(self) -> None:
         now = self._parts.clock()

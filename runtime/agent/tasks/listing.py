@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Callable, Optional
@@ -11,6 +12,8 @@ from typing import Callable, Optional
 from runtime.agent.drivers.driver import LABEL_CONTROL_PLANE, LABEL_NODE, LABEL_TASK, EngineFacts, Seen
 from runtime.protocol.heartbeat import Foreign
 from runtime.protocol.times import to_wire
+
+NOT_ASKED = "Docker was not asked yet"
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class LastListing:
         self._lock = threading.Lock()
         self._listing: Optional[Listing] = None
         self._engine: Optional[EngineFacts] = None
-        self._error: Optional[str] = "Docker was not asked yet"
+        self._error: Optional[str] = NOT_ASKED
 
     def good(self, listing: Listing, engine: EngineFacts) -> None:
         with self._lock:
@@ -92,12 +95,13 @@ def is_own(seen: Seen, control_plane_id: Optional[str], node_id: str) -> bool:
     return labels.get(LABEL_CONTROL_PLANE) == control_plane_id and labels.get(LABEL_NODE) == node_id
 
 
-def foreign_entry(seen: Seen) -> Foreign:
-    """How the heartbeat tells of a container that is not ours to judge."""
+def foreign_entry(seen: Seen, cards: Sequence[str]) -> Foreign:
+    """How the heartbeat tells of a container that is not ours to judge, and of the cards that it holds."""
     return Foreign(
         container_id=seen.id,
         task_id=seen.labels.get(LABEL_TASK),
         control_plane_id=seen.labels.get(LABEL_CONTROL_PLANE),
+        gpus=list(cards),
         since=to_wire(datetime.fromtimestamp(seen.created_at, timezone.utc)),
         uid=seen.uid or None,
         attempt=seen.attempt if seen.attempt >= 0 else None,

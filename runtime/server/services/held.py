@@ -48,6 +48,7 @@ class Held:
     digests: dict[str, str] = field(default_factory=dict)
     cards: card_rules.Cards = field(default_factory=card_rules.Cards)
     dirty_cards: frozenset[str] = frozenset()
+    foreign_cards: frozenset[str] = frozenset()
     facts_changed: bool = False
     _view: NodeView | None = None
     _view_facts: dict[str, Any] | None = None
@@ -120,7 +121,9 @@ def merge(held: Held, beat: Heartbeat) -> list[str]:
         changed = True
     if changed:
         held.facts_changed = True
-    dirty = _dirty(beat)
+    if beat.foreign is not None:  # a node that could not look has not said that they are gone
+        held.foreign_cards = frozenset(uuid for container in beat.foreign for uuid in container.gpus)
+    dirty = held.foreign_cards | _held_by_others(beat)
     if changed or dirty != held.dirty_cards:
         held.dirty_cards = dirty
         held._view_facts = None
@@ -199,13 +202,8 @@ def _merge_load(sections: dict[str, Any], load: Host) -> None:
     sections["host"] = Host(**facts, **fresh)
 
 
-def _dirty(beat: Heartbeat) -> frozenset[str]:
-    if not beat.gpu_holders and not beat.foreign:
-        return frozenset()
-    held = {holder.uuid for holder in beat.gpu_holders or () if holder.ours is False}
-    for container in beat.foreign or ():
-        held.update(container.gpus)
-    return frozenset(held)
+def _held_by_others(beat: Heartbeat) -> frozenset[str]:
+    return frozenset(holder.uuid for holder in beat.gpu_holders or () if holder.ours is False)
 
 
 def _view_facts(held: Held) -> dict[str, Any]:

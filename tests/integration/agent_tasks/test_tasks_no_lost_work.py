@@ -194,15 +194,15 @@ def test_another_planes_containers_are_foreign(plane: Plane, make_agent: Callabl
         "claim": "c",
     }
     options = [word for name, value in labels.items() for word in ("--label", f"heterofleet.{name}={value}")]
+    options += ["-e", "NVIDIA_VISIBLE_DEVICES=GPU-9"]
     container = engine.docker("run", "-d", *options, "hf-lab/task:1", "forever")
 
     def told() -> bool:
-        return any(
-            method == "POST" and body and any(entry["container_id"] == container for entry in body.get("foreign") or ())
-            for method, path, body in agent.proxy.seen
-        )
+        entries = [entry for method, _, body in agent.proxy.seen if method == "POST" and body
+                   for entry in body.get("foreign") or ()]  # fmt: skip
+        return any((entry["container_id"], entry["gpus"]) == (container, ["GPU-9"]) for entry in entries)
 
-    wait_until("the heartbeat tells of it", told)
+    wait_until("the heartbeat tells of it and of its card", told)
     assert engine.docker("inspect", "-f", "{{.State.Running}}", container) == "true"
 
 

@@ -1,0 +1,111 @@
+"""What the heartbeat says of the engine and of other control planes' containers, and what it leaves out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runtime.agent.drivers.docker import facts_of
+from runtime.agent.drivers.driver import EngineFacts, Seen
+from runtime.agent.drivers.errors import EngineUnavailable
+from runtime.agent.settings import AgentSettings
+from runtime.agent.tasks.executor import Executor
+from runtime.agent.tasks.journal import open_journal
+
+LABELS = {"heterofleet.control-plane": "another", "heterofleet.node": "n", "heterofleet.task": "x"}
+
+
+class Engine:
+    """Containers by id; counts inspections, and refuses the first ``away`` of them."""
+
+    def __init__(self) -> None:
+        self.boxes: dict[str, Seen] = {}
+        self.inspected: list[str] = []
+        self.away = 0
+        self.images = SimpleNamespace(list=list)
+
+    def add(self, name: str, state: str = "running", **labels: str) -> None:
+        self.boxes[name] = Seen(name, name, state, {**LABELS, "heterofleet.uid": name, **labels}, 0.0)
+
+    def list_own(self) -> list[Seen]:
+        return list(self.boxes.values())
+
+    def engine(self) -> EngineFacts:
+        return EngineFacts("e", "20.10")
+
+    def inspect(self, container_id: str) -> Any:
+        self.inspected.append(container_id)
+        if self.away:
+            self.away -= 1
+            raise EngineUnavailable("no answer")
+        return SimpleNamespace(cards=(f"GPU-{container_id}",))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[tuple[Executor, Engine]]:
+    engine, journal = Engine(), open_journal(tmp_path)
+    client: Any = SimpleNamespace(control_plane_id="cp")
+    identity: Any = SimpleNamespace(node_id="n", instance_id="i")
+    parts: tuple[Any, Any] = (engine, lambda: None)
+    yield Executor(AgentSettings(), client, parts[0], journal, identity, parts[1]), engine
+    journal.close()
+
+
+def told(executor: Executor) -> dict[str, list[str]]:
+    return {entry.container_id: entry.gpus for entry in executor.foreign() or ()}
+
+
+def test_nothing_is_said_before_docker_was_asked(made: tuple[Executor, Engine]) -> None:
+    executor, _ = made
+    assert (executor.docker_state(), executor.foreign(), executor.live_task_ids()) == (None, None, None)
+    executor._poll()
+    state = executor.docker_state()
+    assert state is not None and state.available
+    assert executor.foreign() == []
+    executor._last.bad("gone")
+    state = executor.docker_state()
+    assert state is not None and not state.available and state.error == "gone"
+    assert executor.foreign() is None, "cannot list is not none"
+
+
+def test_others_containers_hold_their_cards_while_they_run(made: tuple[Executor, Engine]) -> None:
+    executor, engine = made
+    engine.add("a")
+    engine.add("b", "exited")
+    engine.add("mine", **{"heterofleet.control-plane": "cp"})
+    for _ in range(3):
+        executor._poll()
+    assert told(executor) == {"a": ["GPU-a"], "b": []}
+    assert engine.inspected == ["a"], "each is looked at once"
+    engine.boxes["a"] = dataclasses.replace(engine.boxes["a"], state="exited")
+    executor._poll()
+    assert told(executor) == {"a": [], "b": []}
+
+
+def test_a_look_that_failed_is_taken_again(made: tuple[Executor, Engine]) -> None:
+    executor, engine = made
+    engine.add("a")
+    engine.away = 1
+    executor._poll()
+    assert executor.foreign() is None, "which cards it holds is not known"
+    executor._poll()
+    assert told(executor) == {"a": ["GPU-a"]}
+
+
+@pytest.mark.parametrize(
+    ("env", "requests", "cards"),
+    [
+        (["A=1", "NVIDIA_VISIBLE_DEVICES=GPU-2,GPU-1"], None, ("GPU-1", "GPU-2")),
+        (["NVIDIA_VISIBLE_DEVICES=void"], None, ()),
+        (["NVIDIA_VISIBLE_DEVICES=GPU-1"], [{"Driver": "nvidia", "DeviceIDs": ["GPU-1"]}], ("GPU-1",)),
+        (None, [{"Driver": "nvidia", "Count": -1, "DeviceIDs": None}], ()),
+    ],
+)
+def test_the_cards_of_a_container(env: list[str] | None, requests: list[Any] | None, cards: tuple[str, ...]) -> None:
+    document = {"Id": "c", "Config": {"Env": env}, "HostConfig": {"DeviceRequests": requests}}
+    assert facts_of(document).cards == cards
