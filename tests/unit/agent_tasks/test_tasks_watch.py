@@ -17,7 +17,7 @@ AT = "2026-01-01T00:00:00Z"
 WALL = 1767225600.0
 
 
-@pytest.mark.case("FC-016")
+@pytest.mark.case("FC-015")
 @pytest.mark.parametrize(
     ("asked_mono", "wall_step", "started"),
     [
