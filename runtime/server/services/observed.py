@@ -65,6 +65,8 @@ class Observer:
         self._clock = clock
         self._nodes: dict[str, _Node] = defaultdict(_Node)
         self._releasing: dict[str, frozenset[Holder]] = {}
+        self._stalled_before: set[tuple[str, Holder]] = set()
+        self._started = False
         self._changes: queue.SimpleQueue[Change | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -110,7 +112,8 @@ class Observer:
             watched = node.claims.get(holder)
             if watched is None or watched.phase != health.phase:
                 before = watched.phase if watched is not None else None
-                watched = Watched(health.task_id, health.phase, watched.running_since if watched else None)
+                since, stalled = (watched.running_since, watched.stalled) if watched is not None else (None, False)
+                watched = Watched(health.task_id, health.phase, since, stalled=stalled)
                 if news:
                     self._tell("phase", node_id, holder, health.task_id, health.phase, health.detail)
                 if health.phase in STARTED and before not in STARTED:
@@ -128,8 +131,9 @@ class Observer:
             watched.running_since = moment
         if alive:
             watched.missing = 0
-            if watched.stalled:
+            if watched.stalled or (node_id, holder) in self._stalled_before:
                 watched.stalled = False
+                self._stalled_before.discard((node_id, holder))
                 self._tell("recovered", node_id, holder, watched.task_id)
             return
         watched.missing += 1
@@ -192,6 +196,8 @@ class Observer:
     def _write(self, batch: list[Change]) -> None:
         while True:
             try:
+                if not self._started:
+                    self._stalled_before, self._started = sightings.stalled(self._db), True
                 while batch:
                     batch = batch[self._write_share(batch) :]
                 if self._refresh.is_set():

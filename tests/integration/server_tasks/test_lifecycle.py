@@ -16,8 +16,8 @@ from runtime.protocol.times import now, to_wire
 from runtime.server.services import binding
 from runtime.server.services.placement.round import place
 from runtime.server.services.tasks import lifecycle
-from runtime.server.store.tables import control_plane, gpu_allocations, tasks
-from tests.integration.server_tasks.conftest import Plane, start_plane
+from runtime.server.store.tables import control_plane, gpu_allocations, tasks, tokens
+from tests.integration.server_tasks.conftest import Plane, eventually, start_plane
 
 
 @pytest.fixture
@@ -188,6 +188,29 @@ def test_a_round_over_nothing_changes_nothing(quiet: Plane) -> None:
     revision = quiet.parts.db.revision
     assert round_of(quiet) == 0
     assert quiet.parts.db.revision == revision
+
+
+def test_a_stall_flagged_before_a_restart_is_taken_back_when_the_container_is_seen(tmp_path: Path) -> None:
+    """The flag was known only to the process that had set it, and stood for ever after a restart."""
+    before, stop = start_plane(tmp_path / "server")
+    node = before.node()
+    attempt, _ = before.running(node, "t1")
+    before.parts.db.write(lambda tx: tx.execute(sa.update(tasks).values(stalled=True)))
+    node.health = [{"task_id": "t1", "uid": before.task("t1")["uid"], "attempt": attempt, "phase": "running"}]
+    before.parts.db.write(lambda tx: tx.execute(sa.delete(tokens)))  # the next start adds them again
+    stop()
+    after, stop = start_plane(tmp_path / "server")
+    try:
+        node.address = f"127.0.0.1:{after.port}"
+
+        def recovered() -> bool:
+            node.beat(live_task_ids=["t1"])
+            return after.task("t1")["stalled"] is False
+
+        eventually("the flag is taken back", recovered)
+        assert [event["code"] for event in after.events(kind="task_stalled")] == ["recovered"]
+    finally:
+        stop()
 
 
 def test_what_ended_long_ago_is_removed_with_all_that_belongs_to_it(quiet: Plane) -> None:

@@ -79,6 +79,22 @@ def test_missing_beats_stall_a_task_only_after_the_grace_and_three_in_a_row() ->
     assert beats.beat(claim("running"), live=["t1"]) == ["recovered"]
 
 
+def test_a_stall_is_remembered_through_other_phases_and_a_restart_of_the_server() -> None:
+    """The flag stood for ever on a task that was well, once its phase had changed in between."""
+    beats = Beats()
+    beats.beat(claim("running"), live=["t1"])
+    beats.now += STALL_GRACE_S
+    for _ in range(STALL_BEATS):
+        beats.beat(claim("running"), live=[])
+    beats.beat(claim("stopping"), live=[])
+    assert beats.beat(claim("running"), live=["t1"])[-1] == "recovered"
+    later = Beats()
+    later.observer._stalled_before = {("gpu-a", ("u1", 1))}
+    later.beat(claim("running"), live=[])
+    assert later.beat(claim("running"), live=["t1"]) == ["recovered"]
+    assert later.beat(claim("running"), live=["t1"]) == []
+
+
 def test_a_task_that_is_still_loading_is_not_stalled() -> None:
     beats = Beats()
     beats.beat(live=[])

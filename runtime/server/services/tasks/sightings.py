@@ -44,6 +44,15 @@ def releasing(db: Database) -> dict[str, frozenset[Holder]]:
     return {node_id: frozenset(holders) for node_id, holders in found.items()}
 
 
+def stalled(db: Database) -> set[tuple[str, Holder]]:
+    """(node id, holder) of every task that is flagged as stalled."""
+    query = sa.select(tasks.c.node_id, tasks.c.uid, tasks.c.attempt).where(
+        tasks.c.status == Status.RUNNING.value, tasks.c.stalled
+    )
+    with db.read() as connection:
+        return {(row.node_id, (row.uid, row.attempt)) for row in connection.execute(query)}
+
+
 def write(tx: Tx, batch: list[Change]) -> None:
     """Write what was seen, in order."""
     for change in batch:
