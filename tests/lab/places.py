@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def make_folder(path: Path, mode: int = 0o755) -> Path:
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Whole or not at all, never readable by more than ``mode`` says, not even for a moment."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import threading
 import zipfile
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from tests.lab import places
 from tests.lab.process import run
 
 _HERE = Path(__file__).parent
+_COMPILING = threading.Lock()  # nodes are made side by side, and each asks for the same files
 _FLAGS = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
@@ -41,8 +44,10 @@ def _compiled(name: str, sources: list[Path], flags: list[str]) -> Path:
     for source in [*sources, *headers]:
         digest.update(source.read_bytes())
     target = places.cache() / "cards" / digest.hexdigest()[:12] / name
-    if not target.exists():
-        places.make_folder(target.parent)
-        run(["gcc", *_FLAGS, *flags, "-o", target.with_suffix(".new"), *sources])
-        target.with_suffix(".new").replace(target)
+    with _COMPILING:
+        if not target.exists():
+            places.make_folder(target.parent)
+            beside = target.with_name(f".{name}.{os.getpid()}.new")
+            run(["gcc", *_FLAGS, *flags, "-o", beside, *sources])
+            beside.replace(target)
     return target
