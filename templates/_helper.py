@@ -240,7 +240,8 @@ def status(what):
         error = found.get("last_error") or {}
         print(error.get("text") or "")
     else:
-        print(found.get(what) or "")
+        value = found.get(what)
+        print("" if value is None else value)
 
 
 globals()[sys.argv[1]](*sys.argv[2:])

@@ -109,3 +109,34 @@ def test_cut_off_in_other_shells(script: Path, shell: tuple[str, ...]) -> None:
             [program, *shell[1:]], input=text[:length], capture_output=True, env={"PATH": "/nonexistent"}
         )
         assert (done.returncode, done.stdout) == (2, b""), length
+
+
+@pytest.mark.parametrize(
+    ("journal", "status", "code", "words"),
+    [
+        (True, '{"undelivered": 0}', 0, "goes on"),
+        (True, '{"undelivered": 2}', 8, "2 results were not delivered"),
+        (True, "", 8, "nobody can tell whether all results were delivered"),
+        (True, None, 8, "nobody can tell whether all results were delivered"),
+        (False, None, 0, "goes on"),
+    ],
+    ids=["all delivered", "two are not", "no answer", "no agent any more", "nothing ever ran"],
+)
+def test_purge_takes_no_unknown_number_of_results_for_none(
+    tmp_path: Path, journal: bool, status: str | None, code: int, words: str
+) -> None:
+    state, current = tmp_path / "state", tmp_path / "current"
+    state.mkdir()
+    current.mkdir()
+    if journal:
+        (state / "journal.db").touch()
+    if status is not None:
+        agent = current / "heterofleet-agent"
+        agent.write_text(f"#!/bin/sh\nprintf '%s' '{status}'\n")
+        agent.chmod(0o755)
+    text = builds.script("uninstall-agent.sh", "http://198.18.0.1:3333")
+    functions = text.rpartition('main "$@"')[0]
+    tried = f"STATE={state} CURRENT={current} PURGE=yes YES=no RUNNING=''\nlook_before_purge\necho goes on\n}}\n"
+    done = subprocess.run(["dash", "-c", f"{functions}\nprepare\n{tried}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert words in done.stdout + done.stderr
