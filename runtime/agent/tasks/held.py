@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 from runtime.agent.loop import Backoff
 from runtime.agent.tasks.classify import StopReason
 from runtime.agent.tasks.probes import ProbeState
-from runtime.agent.tasks.records import ClaimRecord, Key, Stage
+from runtime.agent.tasks.records import ClaimRecord, Key
 from runtime.protocol.heartbeat import TaskHealth
 from runtime.protocol.states import Phase
 from runtime.protocol.tasks import TaskSpec
@@ -66,10 +66,6 @@ class Held:
     def name(self) -> str:
         """One worker at a time takes steps under this name."""
         return f"{self.key.uid}/{self.key.attempt}"
-
-    @property
-    def holds_slot(self) -> bool:
-        return self.record.stage is not Stage.DONE
 
     def enter(self, phase: Phase, detail: Optional[str] = None) -> None:
         """A new phase begins now; entering the same one again only changes its detail."""

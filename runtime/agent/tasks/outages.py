@@ -26,10 +26,6 @@ class Outages:
         self._last_life: Optional[float] = None
         self._since: Optional[float] = None
 
-    @property
-    def away(self) -> bool:
-        return self._since is not None
-
     def alive(self) -> None:
         """The engine answered."""
         now = self._wall()

@@ -48,12 +48,6 @@ class Pool:
             else:
                 self._condition.notify()
 
-    @property
-    def in_progress(self) -> int:
-        """How many works run now."""
-        with self._condition:
-            return len(self._busy)
-
     def stop(self, deadline_s: float) -> bool:
         """Take nothing new and drop what waits; whether all work in progress ended in time."""
         with self._condition:

@@ -18,16 +18,8 @@ from runtime.server.services.placement.model import Assignment, Candidate, Need,
 
 
 @dataclass
-class _Field:
-    """The nodes that would do for a static need, with the cards that would; those before ``first`` are full."""
-
-    sites: list[tuple[Site, tuple[Gpu, ...]]]
-    first: int = 0
-
-
-@dataclass
 class _Queue:
-    """The nodes not yet found too full for one need, in order."""
+    """The nodes that would do for a need, with the cards that would; those before ``first`` are too full by now."""
 
     sites: list[tuple[Site, tuple[Gpu, ...]]]
     first: int = 0
@@ -35,7 +27,7 @@ class _Queue:
 
 def decide(candidates: Iterable[Candidate], sites: Mapping[str, Site]) -> list[Assignment]:
     """Assignments in the order in which they were decided. ``sites`` are used up: make them anew each time."""
-    fields: dict[Need, _Field] = {}
+    fields: dict[Need, _Queue] = {}
     queues: dict[Need, _Queue] = {}
     made: list[Assignment] = []
     for candidate in sorted(candidates, key=lambda one: (-one.priority, one.created_at, one.uid)):
@@ -45,7 +37,7 @@ def decide(candidates: Iterable[Candidate], sites: Mapping[str, Site]) -> list[A
             static = dataclasses.replace(need, cpus=0, memory_mib=0, host_ports=())
             there = fields.get(static)
             if there is None:
-                there = fields[static] = _Field(_static_sites(static, sites))
+                there = fields[static] = _Queue(_static_sites(static, sites))
             while there.first < len(there.sites) and _full(static, *there.sites[there.first]):
                 there.first += 1
             queue = queues[need] = _Queue(there.sites, there.first)

@@ -144,12 +144,10 @@ def _volumes(spec: TaskSpec) -> Iterator[Fault]:
         elif target in targets:
             yield Fault(f"volumes.{number}.container", repr(target), "a path that no other volume has")
         targets.add(target)
-    for member in ("workdir", "resume_from_checkpoint"):
-        path = getattr(spec, member)
-        if path is not None and member == "workdir":
-            fault = _path_fault(member, path)
-            if fault is not None:
-                yield fault
+    if spec.workdir is not None:
+        fault = _path_fault("workdir", spec.workdir)
+        if fault is not None:
+            yield fault
     if spec.checkpoint_path is not None:
         fault = _path_fault("checkpoint_path", spec.checkpoint_path)
         inside = posixpath.normpath(spec.checkpoint_path)

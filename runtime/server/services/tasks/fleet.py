@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runtime.server.services.node_view import NodeView
-
-VIRTUAL = "virtual"
-"""The vendor of cards without hardware; given only to tasks that name it."""
+from runtime.server.services.placement.model import VIRTUAL
 
 
 def vendors_of(views: Iterable[NodeView]) -> frozenset[str]:
