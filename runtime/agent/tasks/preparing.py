@@ -60,7 +60,7 @@ class Preparing:
                         ", ".join(checked.dropped_env))  # fmt: skip
         made = self._own_container(held) if held.maybe_made else None
         if made is not None:
-            parts.write(held, stage=Stage.CREATED, container_id=made)
+            parts.write(held, stage=Stage.CREATED, container_id=made, mounts=_mounts(checked))
             return True
         if not self._image_is_here(held, checked, spec):
             return held.record.stage is Stage.CONCLUDED
@@ -137,8 +137,7 @@ class Preparing:
         except EngineRefused as refusal:
             verdict = start_failure(refusal.text)
             return self._turn.end(held, end_without_image(verdict.reason, verdict.error or ""), None)
-        mounts = tuple((source.path, source.device, source.inode) for source in checked.sources)
-        parts.write(held, stage=Stage.CREATED, container_id=container_id, mounts=mounts)
+        parts.write(held, stage=Stage.CREATED, container_id=container_id, mounts=_mounts(checked))
         parts.step(held, Step.CREATED)
         return True
 
@@ -178,3 +177,8 @@ class Preparing:
 
     def swapped(self, held: Held) -> bool:
         return any(identity_of(path) != (device, inode) for path, device, inode in held.record.mounts)
+
+
+def _mounts(checked: Checked) -> tuple[tuple[str, int, int], ...]:
+    """What lies at the mount sources, to be compared before the start and after it."""
+    return tuple((source.path, source.device, source.inode) for source in checked.sources)

@@ -178,19 +178,21 @@ class Rounds:
         parts, labels = self._parts, box.labels
         if not stale and labels.get(LABEL_INSTANCE) != parts.identity.instance_id and not self._reclaimed(box):
             return
+        # What was not started yet goes through all checks again: who made it has forgotten what they had found.
+        unstarted = box.state == "created" and not stale
         spec = task.spec if task is not None and task.spec is not None else TaskSpec(name=labels[LABEL_TASK])
         record = ClaimRecord(
             key=Key(box.uid, box.attempt),
             task_id=labels[LABEL_TASK],
             control_plane_id=labels[LABEL_CONTROL_PLANE],
             claim_token=box.claim_token,
-            stage=Stage.CREATED if box.state == "created" and not stale else Stage.STARTING,
+            stage=Stage.CLAIMED if unstarted else Stage.STARTING,
             spec=without_secrets(spec),
             gpus=tuple(task.gpus_assigned or ()) if task is not None else (),
-            container_id=box.id,
+            container_id=None if unstarted else box.id,
         )
         parts.journal.save(record)
-        held = Held(record, taken_at=parts.clock())
+        held = Held(record, taken_at=parts.clock(), maybe_made=unstarted)
         if not self._claims.add(held):
             return
         log.info("task %s (attempt %d) is taken over from its container %s", record.task_id, record.key.attempt,
