@@ -79,7 +79,9 @@ class Lab:
         progress = Progress(quiet)
         with places.exclusive():
             self._take_down(progress, with_images=False)
-        progress.say(f"down; the cache stays in {places.cache()} (`purge` removes it)")
+        progress.say(
+            f"down; the cache stays: {places.cache()} and the engine's image {node_image.REPOSITORY} (`purge` removes both)"
+        )
 
     def purge(self, quiet: bool = False) -> None:
         """``down``, and the node images and the cache folder as well."""

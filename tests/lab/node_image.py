@@ -40,6 +40,8 @@ COMMANDS = (
     "apt-get clean; rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /usr/share/doc/* /usr/share/man/*",
 )
 
+REPOSITORY = "hf-lab-node"
+
 
 def recipe_hash() -> str:
     """Twelve digits that change with anything that goes into the image."""
@@ -53,7 +55,7 @@ def recipe_hash() -> str:
 
 
 def tag() -> str:
-    return f"hf-lab-node:{recipe_hash()}"
+    return f"{REPOSITORY}:{recipe_hash()}"
 
 
 def tarball() -> Path:
@@ -148,13 +150,13 @@ def _copy_files(root: Path) -> None:
 
 def forget() -> None:
     """Remove every node image from the machine's engine; tarballs go with the cache."""
-    for name in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "hf-lab-node").split():
+    for name in docker("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split():
         run(["docker", "rmi", "--force", name], check=False)
 
 
 def _forget_older() -> None:
     """Images and tarballs of earlier recipes; one that a node still uses stays until that node goes."""
-    for old in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "hf-lab-node").split():
+    for old in docker("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split():
         if old != tag():
             run(["docker", "rmi", old], check=False)
     for old_file in places.cache().glob("node-*.tar"):
