@@ -80,7 +80,8 @@ class Lab:
         with places.exclusive():
             self._take_down(progress, with_images=False)
         progress.say(
-            f"down; the cache stays: {places.cache()} and the engine's image {node_image.REPOSITORY} (`purge` removes both)"
+            f"down; the cache stays: {places.cache()} and the engine's image {node_image.REPOSITORY} "
+            "(`purge` removes both)"
         )
 
     def purge(self, quiet: bool = False) -> None:
