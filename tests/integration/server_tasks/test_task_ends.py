@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from runtime.protocol.nodes import NodeState
 from runtime.server.store.tables import attempts, exclusions, gpu_allocations, nodes, tasks
 from tests.integration.server_tasks.conftest import Plane, eventually
 from tests.lab.simulated_node import SimulatedNode
@@ -281,6 +283,13 @@ def test_phase_and_endpoints_come_from_the_newest_beat(plane: Plane) -> None:
     node.beat(host={"hostname": "gpu-a", "cpu_cores": 64, "memory_total_mib": 1 << 20, "mgmt_addr": "10.0.0.7"})
     shown = plane.task("t1")
     assert (shown["phase"], shown["ready"]) == ("loading", True)
+    with pytest.MonkeyPatch.context() as patch:
+        view = plane.parts.presence.view("gpu-a")
+        assert view is not None
+        silent = dataclasses.replace(view, state=NodeState.UNREACHABLE)
+        patch.setattr(plane.parts.presence, "view", lambda node_id: silent)
+        read = plane.task("t1")
+        assert (read["status"], read["ready"]) == ("running", None), "nobody knows what a silent node's probe finds"
     assert shown["endpoints"] == [
         {"container_port": 8000, "address": "10.0.0.7", "port": 18000},
         {"container_port": 9000, "address": "10.0.0.7", "port": None},

@@ -9,6 +9,7 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from runtime.protocol.heartbeat import TaskHealth
+from runtime.protocol.nodes import NodeState
 from runtime.protocol.states import Driver, Kind, Phase, Status
 from runtime.protocol.tasks import AssignedGpu, Attempt, Endpoint, Task, TaskSpec, TaskWarning
 from runtime.server.services.node_view import NodeView
@@ -63,7 +64,7 @@ def task(stored: Stored, presence: Nodes, vault: Vault | None = None) -> Task:
         status=status,
         desired=row["desired"],
         phase=_phase(status, health),
-        ready=health.ready if health is not None and status is Status.RUNNING else None,
+        ready=health.ready if health is not None and status is Status.RUNNING and _is_heard(node) else None,
         node_id=row["node_id"],
         attempt=row["attempt"],
         starts=row["starts"],
@@ -102,6 +103,11 @@ def _health(row: Row, presence: Nodes) -> TaskHealth | None:
         return None
     health = presence.task_health(row["node_id"]).get(row["uid"])
     return health if health is not None and health.attempt == row["attempt"] else None
+
+
+def _is_heard(node: NodeView | None) -> bool:
+    """What a node that fell silent said of a probe is not known any more."""
+    return node is not None and node.state is NodeState.ONLINE
 
 
 def _phase(status: Status, health: TaskHealth | None) -> str | None:
