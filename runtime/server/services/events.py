@@ -11,6 +11,8 @@ from runtime.server.store.tables import events
 
 LIMIT = 1000
 """At most this many events in one answer."""
+DETAIL_CHARS = 4000
+"""A longer detail is cut: some of it are a node's own words, and events are kept for a month."""
 
 
 def emit(
@@ -40,7 +42,7 @@ def emit(
             task_id=task_id,
             attempt=attempt,
             actor=actor,
-            detail=detail,
+            detail=detail[:DETAIL_CHARS] if detail is not None else None,
         )
     )
 

@@ -227,6 +227,9 @@ def test_a_checkpoint_becomes_an_event(any_plane: Plane) -> None:
     assert event["code"] == "found" and "/ck/20: optimizer shard 3 is empty" in event["detail"]
     status, refusal = node.call("POST", "/api/v1/tasks/t1/checkpoint-resume", {**found, "claim_token": "x" * 9})
     assert (status, refusal["claim_token_matches"]) == (409, False)
+    rejected = [{"path": "p" * 100_000, "reason": "torn"}]
+    assert node.call("POST", "/api/v1/tasks/t1/checkpoint-resume", {**found, "rejected": rejected})[0] == 204
+    assert len(any_plane.events(kind="checkpoint_resume")[-1]["detail"]) <= 4000
 
 
 def test_a_log_goes_on_where_it_ended_and_says_its_gaps(any_plane: Plane) -> None:
