@@ -21,7 +21,7 @@ from runtime.agent.tasks.outages import Outages
 from runtime.agent.tasks.parts import Claims, Parts
 from runtime.agent.tasks.pool import Pool
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
-from runtime.agent.tasks.rounds import Rounds
+from runtime.agent.tasks.rounds import FACT_ENGINE, Rounds
 from runtime.agent.tasks.steps import Step, Trace, no_trace
 from runtime.agent.tasks.timers import Timers
 from runtime.agent.tasks.way import Way
@@ -198,11 +198,18 @@ class Executor:
         return self._parts.journal.undelivered()
 
     def holds_anything(self) -> bool:
-        """Whether claims, containers or undelivered results depend on this agent's identity."""
-        listing = self._last.now()
-        mine = self._parts.identity.node_id
-        containers = listing is not None and any(seen.labels.get(LABEL_NODE) == mine for seen in listing.containers)
-        return bool(self._claims.all()) or containers or self.undelivered() > 0
+        """Whether claims, containers or undelivered results depend on this agent's identity.
+
+        Asks the engine now: the last listing may be none yet. One that does not answer may hold anything, unless
+        none was ever seen here.
+        """
+        parts = self._parts
+        if self._claims.all() or self.undelivered() > 0:
+            return True
+        try:
+            return any(seen.labels.get(LABEL_NODE) == parts.identity.node_id for seen in parts.driver.list_own())
+        except DriverError:
+            return parts.journal.fact(FACT_ENGINE) is not None
 
     # Loops
 

@@ -27,12 +27,15 @@ class Engine:
         self.boxes: dict[str, Seen] = {}
         self.inspected: list[str] = []
         self.away = 0
+        self.silent = False
         self.images = SimpleNamespace(list=list)
 
     def add(self, name: str, state: str = "running", **labels: str) -> None:
         self.boxes[name] = Seen(name, name, state, {**LABELS, "heterofleet.uid": name, **labels}, 0.0)
 
     def list_own(self) -> list[Seen]:
+        if self.silent:
+            raise EngineUnavailable("no answer")
         return list(self.boxes.values())
 
     def engine(self) -> EngineFacts:
@@ -95,6 +98,20 @@ def test_a_look_that_failed_is_taken_again(made: tuple[Executor, Engine]) -> Non
     assert executor.foreign() is None, "which cards it holds is not known"
     executor._poll()
     assert told(executor) == {"a": ["GPU-a"]}
+
+
+def test_an_agent_that_cannot_look_does_not_say_that_it_holds_nothing(made: tuple[Executor, Engine]) -> None:
+    """Refused at its first beat, before it had listed its containers, it took another name and left them behind."""
+    executor, engine = made
+    engine.silent = True
+    assert not executor.holds_anything(), "no engine was ever seen here"
+    engine.silent = False
+    assert not executor.holds_anything()
+    engine.add("a")
+    assert executor.holds_anything(), "although it has not polled yet"
+    executor._poll()
+    engine.silent = True
+    assert executor.holds_anything()
 
 
 @pytest.mark.parametrize(
