@@ -17,7 +17,15 @@ from runtime.agent.link.beat import Composer, Content
 from runtime.agent.link.client import ServerClient
 from runtime.agent.link.errors import LinkError, Unavailable
 from runtime.agent.link.identity import Identity
-from runtime.agent.link.outcome import REFUSED_S, Action, Link, Outcome, after_failure, clamped_interval
+from runtime.agent.link.outcome import (
+    REFUSED_S,
+    Action,
+    Link,
+    Outcome,
+    after_failure,
+    clamped_interval,
+    is_about_the_name,
+)
 from runtime.agent.loop import Backoff, Clock, Loop
 from runtime.protocol.heartbeat import HeartbeatAnswer, PendingCounts
 from runtime.protocol.times import now as wall_now
@@ -199,7 +207,7 @@ class Heartbeats:
         outcome = after_failure(
             error,
             interval_s=self._status.interval_s,
-            may_rename=self._identity.defaulted and not self._holds_anything(),
+            may_rename=is_about_the_name(error) and self._identity.defaulted and not self._holds_anything(),
         )
         self._note(error, outcome)
         self._act(outcome)

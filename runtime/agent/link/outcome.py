@@ -59,6 +59,11 @@ def after_failure(error: LinkError, *, interval_s: float, may_rename: bool) -> O
     return Outcome(Link.AWAY)
 
 
+def is_about_the_name(error: LinkError) -> bool:
+    """Whether another name may help: only then is it worth looking at what depends on the present one."""
+    return isinstance(error, Refused) and error.code == "node_id_in_use"
+
+
 def _after_refusal(error: Refused, interval_s: float, may_rename: bool) -> Outcome:
     code = error.code
     if error.problem.status == 401:
@@ -70,7 +75,7 @@ def _after_refusal(error: Refused, interval_s: float, may_rename: bool) -> Outco
         return Outcome(Link.POLL)
     if code == "instance_cloned":
         return Outcome(Link.REFUSED, Action.NEW_INSTANCE, 0.0)
-    if code == "node_id_in_use" and may_rename:
+    if is_about_the_name(error) and may_rename:
         return Outcome(Link.REFUSED, Action.SPARE_NODE_ID, 0.0)
     if code in ("node_id_in_use", "instance_mismatch"):
         return Outcome(Link.REFUSED, delay_s=REFUSED_S)

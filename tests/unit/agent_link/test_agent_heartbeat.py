@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from runtime.agent.link.beat import Composer, Content
 from runtime.agent.link.errors import Refused, Unavailable
+from runtime.agent.link.heartbeat import Heartbeats
 from runtime.agent.link.outcome import Action, Link, Outcome, after_failure, clamped_interval
 from runtime.protocol.heartbeat import Gpu, HeartbeatAnswer, Host, PendingCounts
 from runtime.protocol.problems import ProblemDocument
@@ -94,6 +97,28 @@ def test_what_the_server_may_not_hold_is_sent_again(why: str) -> None:
 )
 def test_what_a_failed_beat_means(error, may_rename: bool, outcome: Outcome) -> None:
     assert after_failure(error, interval_s=5, may_rename=may_rename) == outcome
+
+
+def test_what_depends_on_the_name_is_looked_at_only_when_the_name_is_refused() -> None:
+    """The look asks the engine: a server that is away must not make every beat wait for a frozen one."""
+    looks: list[str] = []
+    identity: Any = SimpleNamespace(defaulted=True, node_id="gpu-a")
+    nothing: Any = SimpleNamespace()
+    beats = Heartbeats(
+        nothing,
+        identity,
+        lambda: Content({}),
+        on_answer=nothing,
+        on_pending=nothing,
+        on_status=lambda: None,
+        holds_anything=lambda: bool(looks.append("looked")) or True,
+        seen=None,
+    )
+    for error in (Unavailable("no answer"), refused("invalid_heartbeat", 422), refused("bad_api_key", 401)):
+        beats._failed(error)
+    assert looks == []
+    beats._failed(refused("node_id_in_use"))
+    assert looks == ["looked"]
 
 
 @pytest.mark.parametrize(("asked", "taken"), [(0, 1), (0.2, 1), (5, 5), (60, 60), (3600, 60)])
