@@ -265,8 +265,8 @@ def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agen
     runner = ToolRunner()
     beats: list[Loop] = []
 
-    def cards_known() -> None:
-        # Cards are told within a second of the start, not with the next beat.
+    def more_is_known() -> None:
+        # Cards and engine are told within a second of the start, not with the next beat.
         for loop in beats:
             loop.wake()
 
@@ -277,10 +277,12 @@ def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agen
         state_dir=state_dir,
         mode=settings.hardware.detect,
         virtual=settings.hardware.virtual_cards,
-        on_first=cards_known,
+        on_first=more_is_known,
     )
     driver = DockerDriver(settings.docker_host)
-    executor = TaskExecutor(settings, client, driver, journal, identity, inventory.snapshot)
+    executor = TaskExecutor(
+        settings, client, driver, journal, identity, inventory.snapshot, on_engine_known=more_is_known
+    )
     instructions = InstructionRunner(client, driver, journal, identity)
     reader = HostReader(
         server=(client.address.host, client.address.port),

@@ -52,7 +52,10 @@ HOLDING = ("running", "paused", "restarting")
 
 
 class Executor:
-    """Runs the tasks that the server gives this node. Made without side effects; ``start`` begins."""
+    """Runs the tasks that the server gives this node. Made without side effects; ``start`` begins.
+
+    ``on_engine_known()`` is called once, when Docker has answered or failed for the first time.
+    """
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Executor:
         identity: Identity,
         snapshot: Callable[[], GpuSnapshot],
         *,
+        on_engine_known: Callable[[], None] = lambda: None,
         trace: Trace = no_trace,
     ) -> None:
         workers = settings.workers
@@ -86,7 +90,7 @@ class Executor:
         word = ServerWord()
         self._way = Way(self._parts, self._claims, self._outages, word)
         self._intents = Intents(self._parts, self._claims, self._way, word)
-        self._last = LastListing(FRESH_POLLS * settings.poll_interval_s + 1.0)
+        self._last = LastListing(FRESH_POLLS * settings.poll_interval_s + 1.0, on_engine_known)
         self._rounds = Rounds(self._parts, self._claims, self._way, self._intents, self._outages, self._last)
         self._logs = LogShipper(self._parts, self._claims)
         self._events = EventThread(self._parts, self._outages, self._on_event)

@@ -52,10 +52,19 @@ class Trust:
 
 
 class LastListing:
-    """The newest listing, for the heartbeat: read by other threads, never waited for."""
+    """The newest listing, for the heartbeat: read by other threads, never waited for.
 
-    def __init__(self, fresh_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    ``on_first()`` is called once, when the engine has answered or failed for the first time.
+    """
+
+    def __init__(
+        self,
+        fresh_s: float,
+        on_first: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fresh_s = fresh_s
+        self._on_first = on_first
         self._clock = clock
         self._lock = threading.Lock()
         self._listing: Optional[Listing] = None
@@ -64,11 +73,17 @@ class LastListing:
 
     def good(self, listing: Listing, engine: EngineFacts) -> None:
         with self._lock:
+            first = self._error == NOT_ASKED
             self._listing, self._engine, self._error = listing, engine, None
+        if first:
+            self._on_first()
 
     def bad(self, error: str) -> None:
         with self._lock:
+            first = self._error == NOT_ASKED
             self._error = error
+        if first:
+            self._on_first()
 
     def now(self) -> Optional[Listing]:
         """The listing, None when there is none that is fresh: then nothing is known."""

@@ -85,8 +85,10 @@ def test_run_until_a_signal(server: StubServer, tmp_path, start, number: int) ->
     assert child.returncode == 0
     assert server.requests[-1].body["leaving"] is True
     assert KEY not in errors and "registered with control plane" in errors
-    first = server.requests[0].body  # no engine answers here: the agent runs on and says so
-    assert first["docker"]["available"] is False and first["exec_mode"] == "baremetal" and first["drivers"] == []
+    beats = [request.body for request in server.requests if request.path == HEARTBEAT]
+    told = next(beat for beat in beats if "docker" in beat)  # no engine answers here: the agent runs on and says so
+    assert told["docker"]["available"] is False and told["exec_mode"] == "baremetal" and told["drivers"] == []
+    assert told["seq"] <= 3, "the engine's state is told at once, not with the next beat"
     down = run(tmp_path, "status", "--json")
     assert down.returncode == 1
     assert json.loads(down.stdout)["node_id"] == "gpu-a" and json.loads(down.stdout)["running"] is False
