@@ -87,6 +87,28 @@ def install_everywhere(plane: ControlPlane, lab: Lab, progress: Progress) -> Non
         list(pool.map(one, lab.nodes))
 
 
+def end_former_tasks(plane: ControlPlane) -> int:
+    """Stop what an earlier run left running, so that its cards are free again; how many there were."""
+    alive = plane.get("/api/v1/tasks?status=pending,scheduled,running,sleeping&limit=1000")["tasks"]
+    for task in alive:
+        plane.request("POST", f"/api/v1/tasks/{task['id']}/stop")
+
+    def probe() -> object:
+        left = plane.get("/api/v1/tasks?status=pending,scheduled,running,sleeping&limit=1000")["tasks"]
+        return not left or f"{len(left)} still there"
+
+    wait_for("the tasks of an earlier run have ended", probe, 60, 0.25)
+    return len(alive)
+
+
+def remove_foreign_containers(lab: Lab) -> None:
+    """Remove task containers of control planes that are gone: nobody else would, and they hold cards."""
+    for node in lab.nodes:
+        node.sh(
+            'old=$(docker ps -aq --filter label=heterofleet.task); [ -z "$old" ] || docker rm -f -v $old >/dev/null'
+        )
+
+
 def wait_online(plane: ControlPlane, count: int, cards: int = 0) -> None:
     """All nodes online with their engines and cards, as the API says."""
 

@@ -37,6 +37,9 @@ def up(nodes: int, console: Console) -> int:
     fleet.install_everywhere(plane, lab, progress)
     with progress.step("all nodes online"):
         fleet.wait_online(plane, len(lab.nodes), CARDS)
+    former = fleet.end_former_tasks(plane)
+    if former:
+        progress.say(f"{former} task(s) of an earlier run stopped")
     with progress.step(f"private image {PRIVATE_IMAGE}"):
         lab.registry.push_files(PRIVATE_IMAGE, {"etc/private": "only with a login\n"})
     began = time.time() - 1

@@ -56,6 +56,7 @@ class Fleet:
 def fleet(lab: Lab) -> Iterator[Fleet]:
     plane = ControlPlane()
     plane.remove()
+    installing.remove_foreign_containers(lab)  # of the plane that is gone now
     plane.start()
     installing.publish_builds(plane, installing.agent_builds(Progress()))
     installing.install_everywhere(plane, lab, Progress())
