@@ -21,7 +21,7 @@ from runtime.protocol.constraints import Text, Within
 from runtime.protocol.names import is_node_id
 from runtime.protocol.problems import Fault
 from runtime.protocol.settings import AWAITS, PREFIX, SECRET, Loaded, SettingsError, load, rank
-from runtime.protocol.yaml_faults import yaml_fault
+from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
 DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
 KEY_FILE_LIMIT = 4096
@@ -138,21 +138,8 @@ def _read_document(path: Optional[Path]) -> tuple[Any, str]:
 def _parse_yaml(text: bytes, file: Path) -> Any:
     import yaml  # 20 ms of start-up time, for the one place that needs it
 
-    class UniqueKeys(yaml.SafeLoader):
-        """Refuses a key that is given twice: YAML would silently take the last."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen = set()
-            for key_node, _ in node.value:
-                if key_node.tag == "tag:yaml.org,2002:str" and key_node.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"the setting {key_node.value} is given twice", problem_mark=key_node.start_mark
-                    )
-                seen.add(key_node.value if isinstance(key_node.value, str) else id(key_node))
-            return dict(super().construct_mapping(node, deep=deep))
-
     try:
-        return yaml.load(text, Loader=UniqueKeys)  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, Loader=unique_keys(yaml))  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         fault = yaml_fault(error)
         raise SettingsError([Fault(f"{file}{fault.place}", fault.words, "valid YAML in UTF-8")]) from None

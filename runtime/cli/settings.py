@@ -15,7 +15,7 @@ from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Text, Within
 from runtime.protocol.settings import SECRET, Loaded, SettingsError, load, rank
-from runtime.protocol.yaml_faults import yaml_fault
+from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
 CONFIG = Path(".config/heterofleet/config.yaml")
 """Below the home folder."""
@@ -52,7 +52,7 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str]) -> t
     document, warnings = None, []
     try:
         text = path.read_text("utf-8")
-        document = yaml.safe_load(text)
+        document = yaml.load(text, Loader=unique_keys(yaml))  # noqa: S506 (a SafeLoader)
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError) as error:

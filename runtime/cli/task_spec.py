@@ -18,7 +18,7 @@ import yaml
 from runtime.cli.errors import CliError, ExitCode
 from runtime.protocol.names import ImageReferenceError, is_env_name, new_task_id, parse_image_reference
 from runtime.protocol.tasks import HIDDEN
-from runtime.protocol.yaml_faults import yaml_fault
+from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
 Spec = dict[str, Any]
 _DOCKER_HUB_KEYS = ("docker.io", "https://index.docker.io/v1/", "index.docker.io")
@@ -27,7 +27,7 @@ _DOCKER_HUB_KEYS = ("docker.io", "https://index.docker.io/v1/", "index.docker.io
 def read_spec(stream: IO[str], name: str) -> Spec:
     """A task from YAML or JSON. Raises CliError (usage) when it is not a mapping."""
     try:
-        spec = yaml.safe_load(stream)
+        spec = yaml.load(stream, Loader=unique_keys(yaml))  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         fault = yaml_fault(error)
         raise usage(f"{name}{fault.place} is neither YAML nor JSON: {fault.words}") from None

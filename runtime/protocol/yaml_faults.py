@@ -1,4 +1,5 @@
-"""What is wrong with a YAML file, said without quoting it: the line at fault may hold a key or a token.
+"""Reading YAML that people write: what is wrong is said without quoting it, since the line at fault may hold a key
+or a token, and a key that is given twice is a fault.
 
 The reader itself is the caller's (YAML is not in the standard library).
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 # Words such as '<scalar>' and single signs are the reader's own; anything longer is taken from the file.
 _TAKEN_FROM_THE_FILE = re.compile(r""" (?:'[^'<][^']+'|"[^"<][^"]+")""")
@@ -33,3 +34,23 @@ def yaml_fault(error: Exception) -> YamlFault:
     words = getattr(error, "problem", None) or getattr(error, "reason", None) or "text that is not YAML"
     shown = _TAKEN_FROM_THE_FILE.sub("", str(words))
     return YamlFault(shown) if mark is None else YamlFault(shown, mark.line + 1, mark.column + 1)
+
+
+def unique_keys(yaml: Any) -> Any:
+    """The safe loader of PyYAML (the module is handed over) that refuses a key given twice.
+
+    YAML's own way is to take the last in silence. For ``yaml.load(text, Loader=...)``.
+    """
+
+    class UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key_node, _ in node.value:
+                if key_node.tag == "tag:yaml.org,2002:str" and key_node.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key_node.value} is given twice", problem_mark=key_node.start_mark
+                    )
+                seen.add(key_node.value if isinstance(key_node.value, str) else id(key_node))
+            return super().construct_mapping(node, deep=deep)
+
+    return UniqueKeys

@@ -14,7 +14,7 @@ from runtime.protocol import settings as rules
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Items, Text, Within
 from runtime.protocol.problems import Fault
-from runtime.protocol.yaml_faults import yaml_fault
+from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
 DEFAULT_FILE = Path("/etc/heterofleet/server.yaml")
 
@@ -227,7 +227,7 @@ def _read_yaml(path: Path) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text("utf-8")) or {}
+        return yaml.load(path.read_text("utf-8"), Loader=unique_keys(yaml)) or {}  # noqa: S506 (a SafeLoader)
     except OSError as error:
         raise rules.SettingsError([Fault(str(path), error.strerror or str(error), "a readable file")]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
