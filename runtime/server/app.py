@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import logging
 import random
@@ -59,8 +60,9 @@ def assemble(parts: Parts) -> flask.Flask:
     app.url_map.redirect_defaults = False
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.compact = True  # type: ignore[attr-defined]
-    app.before_request(_check_request)
-    app.after_request(_sign)
+    # Bound to the parts, not looked up through Flask's proxies: both run for every heartbeat.
+    app.before_request(functools.partial(_check_request, parts))
+    app.after_request(functools.partial(_sign, parts))
     app.register_error_handler(Problem, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _fail)
@@ -70,23 +72,25 @@ def assemble(parts: Parts) -> flask.Flask:
     return app
 
 
-def _check_request() -> None:
+def _check_request(parts: Parts) -> None:
     # The object behind the proxy: this runs before every heartbeat, and each look through the proxy costs.
     request = flask.request._get_current_object()  # type: ignore[attr-defined]
-    if not auth.parts().ready.is_set() and request.path not in ALWAYS_ANSWERED:
+    if not parts.ready.is_set() and request.path not in ALWAYS_ANSWERED:
         raise Problem("starting", "The control plane is starting or stopping; try again.")
     if request.method in ("GET", "HEAD"):
         return
     length = request.content_length
-    if length is not None and length > auth.parts().settings.max_body_bytes:
+    if length is not None and length > parts.settings.max_body_bytes:
         raise _too_large()
+    if request.environ.get("CONTENT_TYPE") == "application/json":
+        return
     if (length or request.headers.get("Transfer-Encoding")) and not request.is_json and request.url_rule is not None:
         given = request.mimetype or "none"
         raise Problem("unsupported_media_type", f"The body's type is {given[:80]}; wanted application/json.")
 
 
-def _sign(response: flask.Response) -> flask.Response:
-    db = auth.parts().db
+def _sign(parts: Parts, response: flask.Response) -> flask.Response:
+    db = parts.db
     # add, not set: nobody else writes them, and set looks through all headers first.
     response.headers.add(routes.HEADER_CONTROL_PLANE, db.control_plane_id)
     response.headers.add(routes.HEADER_REVISION, str(db.revision))
