@@ -68,7 +68,7 @@ def assemble(parts: Parts) -> flask.Flask:
     app.register_error_handler(Exception, _fail)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
-    app.wsgi_app = parts.proxies.wrap(app.wsgi_app)  # type: ignore[method-assign,assignment]
+    app.wsgi_app = parts.proxies.wrap(agent.SteadyBeats(parts, app.wsgi_app))  # type: ignore[method-assign,assignment]
     return app
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import sqlalchemy as sa
 from flask import current_app, request
@@ -69,6 +70,14 @@ def agent_caller() -> AgentCaller:
             f"Node {node_id} {known}; the agent's next heartbeat settles who holds it.",
         )
     return AgentCaller(node_id, instance_id)
+
+
+def plain_agent(settings: ServerSettings, environ: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(node id, instance id) of a WSGI request with the system key; None when anything is not plainly in order."""
+    key, node_id, instance_id = environ.get(_API_KEY), environ.get(_NODE), environ.get(_INSTANCE)
+    if not key or not node_id or not instance_id or not is_system_key(settings, key):
+        return None
+    return node_id, instance_id
 
 
 def agent_names() -> tuple[str, str]:

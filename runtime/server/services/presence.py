@@ -113,6 +113,11 @@ class Presence:
         """``call()`` runs when a beat changed something that the next round should not wait for."""
         self._woken.append(call)
 
+    def is_bound(self, node_id: str, instance_id: str) -> bool:
+        """Whether this process knows that ``instance_id`` holds ``node_id``; costs no statement."""
+        held = self._nodes.get(node_id)
+        return held is not None and held.instance_id == instance_id
+
     def bound_instance(self, node_id: str) -> str | None:
         """The instance that holds ``node_id``, None when nobody does."""
         held = self._nodes.get(node_id)

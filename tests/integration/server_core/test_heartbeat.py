@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -240,3 +242,48 @@ def test_a_rolled_back_database_stays_so_over_a_restart(tmp_path: Path) -> None:
         Agent(plane).beat(**FULL, seen_revision=5)
     with running(tmp_path) as plane:
         assert plane.parts.rollback.active
+
+
+@pytest.mark.parametrize("type_", ["application/json", "application/json; charset=utf-8"])
+def test_a_beat_is_answered_alike_on_the_quick_and_on_the_ordinary_way(plane: Plane, agent: Agent, type_: str) -> None:
+    """A longer type makes a beat take the framework's way: status, body and headers are the same."""
+    agent.beat(**FULL)
+    connection = http.client.HTTPConnection("127.0.0.1", plane.port, timeout=10)
+    headers = {**agent.headers, "Content-Type": type_}
+    connection.request("POST", "/api/v1/agent/heartbeat", json.dumps(agent.body(**FULL)), headers)
+    answer = connection.getresponse()
+    body = json.loads(answer.read())
+    connection.close()
+    assert answer.status == 200
+    assert body.pop("time")
+    assert body == {
+        "revision": plane.parts.db.revision,
+        "registered": True,
+        "control_plane_id": plane.parts.db.control_plane_id,
+        "interval_s": 5,
+        "pending": {"tasks": 0, "slices": 0, "images": 0, "files": 0},
+        "intents": [],
+        "follow": [],
+        "send_full": [],
+        "doorbell": None,
+    }
+    shown = {name.lower(): value for name, value in answer.getheaders()}
+    assert shown.keys() == {
+        *("connection", "content-length", "content-type", "date", "server"),
+        *("x-control-plane-id", "x-revision"),
+    }
+    assert (shown["connection"], shown["content-type"]) == ("close", "application/json")
+    assert shown["x-control-plane-id"] == plane.parts.db.control_plane_id
+
+
+def test_a_beat_refused_on_the_quick_way_is_refused_in_words(plane: Plane, agent: Agent) -> None:
+    agent.beat(**FULL)
+    agent.run = 7
+    assert agent.beat(**FULL).status == 200
+    agent.run, agent.boot_id = 3, "boot-0001"
+    refused = agent.beat(**FULL)
+    assert (refused.status, refused.code) == (409, "stale_run")
+    assert plane.call("POST", "/api/v1/agent/heartbeat", {"node_id": 5}, agent.headers).code == "invalid_heartbeat"
+    agent.run = 7
+    agent.seq = 100
+    assert agent.beat(**FULL).status == 200
