@@ -91,35 +91,9 @@ def _started(tx: Tx, change: Change) -> None:
     )
 
 
-def _stalled(tx: Tx, change: Change) -> None:
-    if _flag(tx, change, True):
-        emit(
-            tx,
-            EventKind.TASK_STALLED,
-            code="stalled",
-            node_id=change.node_id,
-            task_id=change.task_id,
-            attempt=change.holder[1],
-            actor="server",
-            detail="the node says that it runs, and does not list its container any more",
-        )
-
-
-def _recovered(tx: Tx, change: Change) -> None:
-    if _flag(tx, change, False):
-        emit(
-            tx,
-            EventKind.TASK_STALLED,
-            code="recovered",
-            node_id=change.node_id,
-            task_id=change.task_id,
-            attempt=change.holder[1],
-            actor="server",
-            detail="the node lists its container again",
-        )
-
-
-def _flag(tx: Tx, change: Change, stalled: bool) -> bool:
+def _stall(tx: Tx, change: Change) -> None:
+    """Set or clear the task's flag; told when that changed it."""
+    flag, detail = _STALL[change.what]
     uid, attempt = change.holder
     changed = tx.execute(
         sa.update(tasks)
@@ -128,13 +102,28 @@ def _flag(tx: Tx, change: Change, stalled: bool) -> bool:
             tasks.c.attempt == attempt,
             tasks.c.node_id == change.node_id,
             tasks.c.status == Status.RUNNING.value,
-            tasks.c.stalled.is_not(stalled),
+            tasks.c.stalled.is_not(flag),
         )
-        .values(stalled=stalled)
+        .values(stalled=flag)
     )
     if changed.rowcount:
         tx.touch_task(uid)
-    return bool(changed.rowcount)
+        emit(
+            tx,
+            EventKind.TASK_STALLED,
+            code=change.what,
+            node_id=change.node_id,
+            task_id=change.task_id,
+            attempt=attempt,
+            actor="server",
+            detail=detail,
+        )
+
+
+_STALL = {
+    "stalled": (True, "the node says that it runs, and does not list its container any more"),
+    "recovered": (False, "the node lists its container again"),
+}
 
 
 def _gone(tx: Tx, change: Change) -> None:
@@ -155,7 +144,7 @@ def _gone(tx: Tx, change: Change) -> None:
 _APPLY: dict[str, Callable[[Tx, Change], None]] = {
     "phase": _phase,
     "started": _started,
-    "stalled": _stalled,
-    "recovered": _recovered,
+    "stalled": _stall,
+    "recovered": _stall,
     "gone": _gone,
 }
