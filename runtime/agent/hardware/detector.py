@@ -6,7 +6,15 @@ import re
 from dataclasses import dataclass, field
 from typing import Optional, Protocol
 
-from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuCollectFailure, GpuStats, GpuTopology
+from runtime.protocol.heartbeat import (
+    Gpu,
+    GpuCapability,
+    GpuCollectFailure,
+    GpuHolder,
+    GpuNote,
+    GpuStats,
+    GpuTopology,
+)
 
 FULL = "full"
 """``loss_detection``: a failure names the card."""
@@ -29,7 +37,8 @@ class CollectorError(Exception):
 class Cards:
     """One good collection. A card that failed is in ``failures`` and, if it was ever read, still in ``gpus``.
 
-    ``topology`` None: not looked at, or unknown. ``source`` names the tool that answered.
+    ``topology`` None: not looked at, or unknown. ``source`` names the tool that answered. ``holders``: which processes
+    hold cards, as the tool tells it; None when it cannot tell. ``notes`` condemn nothing.
     """
 
     gpus: list[Gpu]
@@ -38,6 +47,8 @@ class Cards:
     capabilities: list[GpuCapability] = field(default_factory=list)
     topology: Optional[GpuTopology] = None
     source: str = ""
+    holders: Optional[list[GpuHolder]] = None
+    notes: list[GpuNote] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -57,8 +68,12 @@ class Detector(Protocol):
     """
 
     vendor: str
-    loss_detection: str
     evidence: str
+
+    @property
+    def loss_detection(self) -> str:
+        """May change: what cards are known by can be told later."""
+        ...
 
     def detect(self) -> Detection: ...
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional
 
+from runtime.agent.hardware.space import space_of
 from runtime.agent.loop import Loop
 from runtime.protocol.heartbeat import Disk, Host
 
@@ -23,15 +24,24 @@ STALE_INTERVALS = 4
 
 
 class HostReader:
-    """Reads the host each time it is asked; what cannot be read is None."""
+    """Reads the host each time it is asked; what cannot be read is None. ``engine_root`` is where the engine keeps
+    its images, None as long as it has not said so."""
 
-    def __init__(self, *, server: tuple[str, int], mgmt_addr: Optional[str], paths: list[str]) -> None:
+    def __init__(
+        self,
+        *,
+        server: tuple[str, int],
+        mgmt_addr: Optional[str],
+        paths: list[str],
+        engine_root: Callable[[], Optional[str]] = lambda: None,
+    ) -> None:
         import psutil
 
         self._psutil = psutil
         self._server = server
         self._configured_addr = mgmt_addr
         self._paths = ["/", *paths]
+        self._engine_root = engine_root
         self._os = os_name()
         self._readings = 0
         self._macs: Optional[list[str]] = None
@@ -52,6 +62,7 @@ class HostReader:
             macs=self._macs,
             ips=self._ips,
             mgmt_addr=self._mgmt_addr,
+            uptime_s=uptime_s(),
         )
 
     def read(self) -> Host:
@@ -65,8 +76,7 @@ class HostReader:
             # Of the time since the last reading; the first one has none.
             cpu_percent=self._psutil.cpu_percent(interval=None) if self._readings > 1 else None,
             memory_used_mib=(memory.total - memory.available) // MIB,
-            disks=disks(self._paths),
-            uptime_s=uptime_s(),
+            disks=disks([*self._paths, *filter(None, [self._engine_root()])]),
         )
 
     def _read_addresses(self, *, ask_names: bool) -> None:
@@ -124,18 +134,11 @@ def disks(paths: list[str]) -> list[Disk]:
             device = Path(path).stat().st_dev
             if device in seen:
                 continue
-            numbers = os.statvfs(path)
+            space = space_of(os.statvfs(path))
         except OSError:
             continue
         seen.add(device)
-        found.append(
-            Disk(
-                path=path,
-                total_mib=numbers.f_blocks * numbers.f_frsize // MIB,
-                free_mib=numbers.f_bavail * numbers.f_frsize // MIB,
-                free_inodes=numbers.f_favail if numbers.f_files else None,
-            )
-        )
+        found.append(Disk(path, space.total_mib, space.free_mib, space.free_inodes))
     return found
 
 

@@ -26,6 +26,8 @@ from runtime.protocol.heartbeat import (
     GpuCapability,
     GpuCollectFailure,
     GpuDetection,
+    GpuHolder,
+    GpuNote,
     GpuStats,
     GpuTopology,
 )
@@ -44,8 +46,8 @@ ROUND_DEADLINE_S = 60.0
 class GpuSnapshot:
     """What the heartbeat says of cards. ``gpus`` None: not known yet; a failing collector never shrinks it.
 
-    ``collector_error`` is the sentence of a collection that failed as a whole; ``stats``, ``failures`` and
-    ``capabilities`` are then empty: they are of now, or not at all.
+    ``collector_error`` is the sentence of a collection that failed as a whole; ``stats``, ``failures``,
+    ``capabilities`` and ``notes`` are then empty: they are of now, or not at all. ``holders``: None when no tool tells.
     """
 
     gpus: Optional[list[Gpu]] = None
@@ -56,6 +58,8 @@ class GpuSnapshot:
     capabilities: list[GpuCapability] = field(default_factory=list)
     topology: Optional[GpuTopology] = None
     source: str = "unavailable"
+    holders: Optional[list[GpuHolder]] = None
+    notes: list[GpuNote] = field(default_factory=list)
 
     def gpu(self, uuid: str) -> Optional[Gpu]:
         return next((gpu for gpu in self.gpus or [] if gpu.uuid == uuid), None)
@@ -165,6 +169,8 @@ class Inventory:
             capabilities=[capability for cards in parts for capability in cards.capabilities],
             topology=GpuTopology(domains, numa) if any(cards.topology for cards in parts) else None,
             source="+".join(cards.source for cards in parts) or "unavailable",
+            holders=_together([cards.holders for cards in parts]),
+            notes=[note for cards in parts for note in cards.notes],
         )
 
     def _without_cards(self) -> GpuSnapshot:
@@ -213,6 +219,12 @@ class Inventory:
             write_durably(self._file, {"vendors": self._vendors, "gpus": encode(gpus)})
         except StateError as error:
             log.warning("the cards are not kept for the next start: %s", error)
+
+
+def _together(lists: list[Optional[list[GpuHolder]]]) -> Optional[list[GpuHolder]]:
+    """What those say that can tell; None when none can."""
+    told = [holders for holders in lists if holders is not None]
+    return [holder for holders in told for holder in holders] if told else None
 
 
 def _detected(detector: Detector) -> Detection:

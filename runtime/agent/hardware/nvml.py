@@ -1,16 +1,18 @@
 """NVML through a long-lived child process with a deadline.
 
 The child is kept between collections (opening the library wakes idle cards), killed and replaced when it misses
-its deadline, and left behind when not even a kill ends it.
+its deadline, and left behind when not even a kill ends it. A library that crashes takes only the child with it; one
+that leaks is let go with the child that has grown too big.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import selectors
+import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +20,8 @@ from typing import Any, Optional
 
 from runtime.agent.hardware.detector import CollectorError
 from runtime.agent.hardware.nvml_child import LIBRARY
-from runtime.agent.hardware.tools import ToolRunner, end_child, tool_environment
+from runtime.agent.hardware.proc import own_bytes
+from runtime.agent.hardware.tools import ToolError, ToolRunner, end_child, python_command, tool_environment
 
 NAME = "NVML"
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
@@ -35,12 +38,14 @@ LINKER_CACHE = Path("/etc/ld.so.cache")
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 
-# The child gets the parent's import path and where this package lies, so that it starts the same way from a
-# checkout, a virtual environment and a single-file build, without the start-up cost of any of them.
-_PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
-_START = (
-    "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from runtime.agent.hardware.nvml_child import main; main()"
-)
+GROWN_MIB = 128
+"""Memory of its own at which a child is replaced: several times what Python and the library take."""
+
+CHILD = "runtime.agent.hardware.nvml_child"
+END_GRACE_S = 1.0
+MIB = 1024 * 1024
+
+log = logging.getLogger(__name__)
 
 
 def library_present() -> bool:
@@ -57,8 +62,9 @@ def library_present() -> bool:
 class NvmlChild:
     """Asks the child, one question at a time; CollectorError when there is no answer within ``deadline_s``."""
 
-    def __init__(self, runner: ToolRunner) -> None:
+    def __init__(self, runner: ToolRunner, grown_mib: int = GROWN_MIB) -> None:
         self._runner = runner
+        self._grown_mib = grown_mib
         self._lock = threading.Lock()
         self._child: Optional[subprocess.Popen[bytes]] = None
         self._rest = b""
@@ -81,19 +87,29 @@ class NvmlChild:
             _close_pipes(child)
 
     def _ask(self, word: str) -> dict[str, Any]:
-        if NAME in self._runner.stuck():
-            raise CollectorError(f"{NAME} is stuck in the kernel; it is not asked again before that child ends")
+        try:
+            self._runner.refuse_stuck(NAME)
+        except ToolError as error:
+            raise CollectorError(str(error)) from None
         if self._child is not None and self._child.poll() is not None:
             self.close()
         if self._child is None:
             self._start()
+        asked_at = time.monotonic()
         try:
             answer = json.loads(self._exchange(word))
         except (TimeoutError, OSError, ValueError) as error:
+            child = self._child
+            how = "" if isinstance(error, TimeoutError) or child is None else _end_of(child)
             self.close()
             if isinstance(error, TimeoutError):
                 raise CollectorError(f"{NAME} did not answer in {self._runner.deadline_s:g} s") from None
-            raise CollectorError(f"the {NAME} child ended without an answer") from None
+            raise CollectorError(
+                f"{NAME} crashed{how} {time.monotonic() - asked_at:.1f} s after it was asked; it is started anew"
+            ) from None
+        if self._child is not None and (own_bytes(self._child.pid) or 0) > self._grown_mib * MIB:
+            log.warning("the child that asks %s has grown over %d MiB; it is replaced", NAME, self._grown_mib)
+            self.close()
         if not isinstance(answer, dict):
             raise CollectorError(f"the {NAME} child answered with a {type(answer).__name__}")
         return answer
@@ -105,7 +121,7 @@ class NvmlChild:
         self._rest = b""
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, json.dumps([_PACKAGE_ROOT, *sys.path])],
+                python_command(CHILD),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -135,6 +151,20 @@ class NvmlChild:
                 self._rest += piece
         line, _, self._rest = self._rest.partition(b"\n")
         return line
+
+
+def _end_of(child: subprocess.Popen[bytes]) -> str:
+    """`` (SIGSEGV)`` or `` (exit status 1)`` of a child whose output ended; nothing when it has not ended yet."""
+    try:
+        status = child.wait(END_GRACE_S)
+    except subprocess.TimeoutExpired:
+        return ""
+    if status >= 0:
+        return f" (exit status {status})"
+    try:
+        return f" ({signal.Signals(-status).name})"
+    except ValueError:
+        return f" (signal {-status})"
 
 
 def _close_pipes(child: subprocess.Popen[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -22,6 +23,12 @@ def normal_bus_id(text: Optional[str]) -> Optional[str]:
     return f"{int(domain or '0', 16):08X}:{bus.upper()}:{device.upper()}.{function}"
 
 
+def printed_bus_id(text: Optional[str]) -> Optional[str]:
+    """The bus id in a cell, as it is printed there; None when there is none."""
+    match = _BUS_ID.search(text or "")
+    return None if match is None else match.group(0)
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text("ascii", "replace").strip()
@@ -29,8 +36,8 @@ def _read(path: Path) -> str:
         return ""
 
 
-def accelerators(vendor_id: str, sysfs: Path = SYSFS) -> list[str]:
-    """Bus ids of the accelerators and display cards of a PCI vendor (``0x10de``)."""
+def accelerators(vendor_id: str, sysfs: Path = SYSFS, classes: Sequence[str] = DISPLAY_CLASSES) -> list[str]:
+    """Bus ids of the devices of a PCI vendor (``0x10de``) and of these classes."""
     try:
         devices = sorted(sysfs.iterdir())
     except OSError:
@@ -38,7 +45,7 @@ def accelerators(vendor_id: str, sysfs: Path = SYSFS) -> list[str]:
     return [
         device.name
         for device in devices
-        if _read(device / "vendor") == vendor_id and _read(device / "class")[:6] in DISPLAY_CLASSES
+        if _read(device / "vendor") == vendor_id and _read(device / "class")[:6] in classes
     ]
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Optional
 
+from runtime.agent.deadline import Late, within
 from runtime.agent.hardware.detector import Detector
 from runtime.agent.hardware.detectors import all_detectors
+from runtime.agent.hardware.infiniband import adapters, sysfs
 from runtime.agent.hardware.inventory import GpuSnapshot, Inventory
 from runtime.agent.hardware.nvidia import Nvidia
 from runtime.agent.hardware.tools import ToolRunner
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import Gpu, GpuStats
+from runtime.protocol.heartbeat import Gpu, GpuHolder, GpuStats
 from runtime.protocol.names import node_id_from_hostname
 
 
@@ -38,13 +42,37 @@ def take_inventory(tools: dict[str, str], *, cards: bool = True, nvml: bool = Tr
         inventory.stop()
 
 
+INFINIBAND_S = 10.0
+"""So long may the kernel take for all files of all adapters: a driver asks the adapter's firmware."""
+
+
+def add_infiniband(report: dict[str, Any], root: Optional[Path] = None) -> None:
+    """Adds the ports below ``root`` (the kernel's folder by default) and what the node cannot do for want of them."""
+    try:
+        tree, unreadable = within(INFINIBAND_S, lambda: sysfs.read_tree(root or sysfs.ROOT))
+    except Late:
+        report["cannot"].append(f"InfiniBand not known: the kernel gave no answer within {INFINIBAND_S:g} s")
+        return
+    ports = sysfs.ports_of(tree)
+    report["hcas"] = adapters.adapters(ports, {})
+    without = adapters.cannot(ports, unreadable)
+    if without is not None:
+        report["cannot"].append(without)
+
+
 def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
     """A snapshot as the report. Sections that this release does not look at are null: not known, not none."""
     stats = {one.uuid: one for one in snapshot.stats}
     problems: dict[Optional[str], list[str]] = {}
     for failure in snapshot.failures:
         problems.setdefault(failure.uuid, []).append(failure.reason)
-    gpus = [_card(gpu, stats.get(gpu.uuid), problems.get(gpu.uuid, [])) for gpu in snapshot.gpus or []]
+    condemned = set(problems)
+    for note in snapshot.notes:
+        problems.setdefault(note.uuid, []).append(note.text)
+    gpus = [
+        _card(gpu, stats.get(gpu.uuid), problems.get(gpu.uuid, []), ok=gpu.uuid not in condemned)
+        for gpu in snapshot.gpus or []
+    ]
     classes = Counter(gpu.gpu_class for gpu in snapshot.gpus or [] if gpu.gpu_class)
     real = [gpu for gpu in snapshot.gpus or [] if gpu.vendor != "virtual"]
     cannot = [] if real else ["no accelerator that answers: cannot run tasks that ask for cards"]
@@ -55,7 +83,7 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
         "classes": [{"class": name, "count": count} for name, count in sorted(classes.items())],
         "gpus": gpus,
         "gpu_collect_failures": encode(snapshot.failures),
-        "gpu_holders": None,
+        "gpu_holders": encode(_holders(snapshot.holders)),
         "nvlink_domains": snapshot.topology.nvlink_domains if snapshot.topology else None,
         "hcas": None,
         "engines": None,
@@ -64,7 +92,15 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
     }
 
 
-def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str]) -> dict[str, Any]:
+def _holders(holders: Optional[list[GpuHolder]]) -> Optional[list[GpuHolder]]:
+    """Whose a container is, only the agent that runs it knows."""
+    if holders is None:
+        return None
+    return [replace(holder, ours=None) if holder.container_id is not None else holder for holder in holders]
+
+
+def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str], *, ok: bool) -> dict[str, Any]:
+    """``problems`` has what condemns the card, and what is worth knowing though it is ``ok``."""
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -81,7 +117,7 @@ def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str]) -> dict[str,
         "compute_capability": gpu.compute_capability,
         "parent_uuid": gpu.parent_uuid,
         "profile": gpu.profile,
-        "health": {"ok": not problems, "problems": problems},
+        "health": {"ok": ok, "problems": problems},
     }
 
 
@@ -90,7 +126,8 @@ def as_table(report: dict[str, Any]) -> str:
     head = ("index", "class", "name", "memory", "used", "capability", "health", "uuid")
     rows = [head]
     for card in report["gpus"]:
-        health = "ok" if card["health"]["ok"] else "; ".join(card["health"]["problems"])
+        words = (["ok"] if card["health"]["ok"] else []) + card["health"]["problems"]
+        health = "; ".join(words)
         rows.append(
             (
                 _text(card["index"]),
@@ -110,6 +147,7 @@ def as_table(report: dict[str, Any]) -> str:
     lines += [
         f"{one['vendor']}: {'found' if one['found'] else 'not found'}, {one['why']}" for one in report["detection"]
     ]
+    lines += adapters.lines(report["hcas"] or [])
     lines += report["cannot"]
     return "\n".join(lines)
 

@@ -1,21 +1,28 @@
 """Finding vendors' tools, and running them so that a hung one harms nobody.
 
-A tool runs as a child with a deadline. A child that does not end when it is killed is stuck in the kernel: it is
-left behind and counted, never waited for, and while it lives the same tool is not started again.
+A tool runs as a child with a deadline, in a session of its own with all that it starts. What does not end when it is
+killed is stuck in the kernel: it is left behind and counted, never waited for, and while it lives the same tool is not
+started again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
+
+from runtime.agent.hardware.proc import session_members
 
 FALLBACK_PATHS: dict[str, tuple[str, ...]] = {
     "nvidia-smi": ("/usr/lib/wsl/lib/nvidia-smi", "/opt/cuda/bin/nvidia-smi"),
@@ -26,6 +33,7 @@ FALLBACK_PATHS: dict[str, tuple[str, ...]] = {
 DEADLINE_S = 10.0
 OUTPUT_LIMIT = 4 * 1024 * 1024
 KILL_GRACE_S = 1.0
+KILL_POLL_S = 0.02
 
 
 class ToolError(Exception):
@@ -74,12 +82,13 @@ class ToolRunner:
         self.deadline_s = deadline_s
         self._lock = threading.Lock()
         self._stuck: dict[str, subprocess.Popen[bytes]] = {}
+        self._stuck_since: dict[str, float] = {}
         self._busy: set[str] = set()
 
     def stuck(self) -> list[str]:
         """Names of tools with a child that outlived its kill and still lives."""
         with self._lock:
-            for name in [name for name, child in self._stuck.items() if child.poll() is not None]:
+            for name in [name for name, child in self._stuck.items() if not _lives(child)]:
                 del self._stuck[name]
             return sorted(self._stuck)
 
@@ -87,31 +96,58 @@ class ToolRunner:
         """``child`` did not end when it was killed: never wait for it, and start no other meanwhile."""
         with self._lock:
             self._stuck[name] = child
+            self._stuck_since[name] = time.monotonic()
 
-    def run(self, name: str, command: Sequence[str], *, deadline_s: Optional[float] = None) -> Output:
-        """Run ``command``; ToolError when it cannot start, is stuck, or does not end within the deadline."""
-        if name in self.stuck():
-            raise ToolError(f"{name} is stuck in the kernel; it is not started again before it ends")
+    def refuse_stuck(self, name: str) -> None:
+        """Raises ToolError, which says for how long, while a child of that name is stuck."""
+        if name not in self.stuck():
+            return
+        with self._lock:
+            child, since = self._stuck.get(name), self._stuck_since[name]
+        if child is not None:
+            pid = child.pid if child.poll() is None else next(iter(session_members(child.pid)), child.pid)
+            raise ToolError(
+                f"{name} has been stuck in the kernel for {time.monotonic() - since:.0f} s (process {pid}); "
+                "it is not started again before that process ends"
+            )
+
+    def run(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        deadline_s: Optional[float] = None,
+        words: bytes = b"",
+        environment: Optional[Mapping[str, str]] = None,
+    ) -> Output:
+        """Run ``command`` with ``words`` on its standard input and ``environment`` beside the agent's own; ToolError
+        when it cannot start, is stuck, or does not end within the deadline."""
+        self.refuse_stuck(name)
         with self._lock:
             if name in self._busy:
                 raise ToolError(f"{name} is still running")
             self._busy.add(name)
         try:
-            return self._run(name, command, self.deadline_s if deadline_s is None else deadline_s)
+            deadline_s = self.deadline_s if deadline_s is None else deadline_s
+            return self._run(name, command, deadline_s, words, environment or {})
         finally:
             with self._lock:
                 self._busy.discard(name)
 
-    def _run(self, name: str, command: Sequence[str], deadline_s: float) -> Output:
+    def _run(
+        self, name: str, command: Sequence[str], deadline_s: float, words: bytes, environment: Mapping[str, str]
+    ) -> Output:
         # Files, not pipes: a grandchild that keeps a pipe open would hold us past the deadline.
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with tempfile.TemporaryFile() as into, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            into.write(words)
+            into.seek(0)
             try:
                 child = subprocess.Popen(
                     list(command),
-                    stdin=subprocess.DEVNULL,
+                    stdin=into if words else subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
-                    env=tool_environment(),
+                    env={**tool_environment(), **environment},
                     start_new_session=True,
                     close_fds=True,
                 )
@@ -135,17 +171,38 @@ def tool_environment() -> dict[str, str]:
 
 
 def end_child(child: subprocess.Popen[bytes], grace_s: float = KILL_GRACE_S) -> bool:
-    """Kill the child's whole group; False when it is still there after ``grace_s``."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        child.kill()
-    try:
-        child.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    """Kill the child and all that it started in its session; False when something is still there after ``grace_s``."""
+    until = time.monotonic() + grace_s
+    while True:
+        for pid in {child.pid, *session_members(child.pid)} if child.poll() is None else session_members(child.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not _lives(child):
+            return True
+        if time.monotonic() >= until:
+            return False
+        time.sleep(KILL_POLL_S)
+
+
+def _lives(child: subprocess.Popen[bytes]) -> bool:
+    """A tool may be a script: its end is not that of the program that hangs."""
+    return child.poll() is None or bool(session_members(child.pid))
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
+
+
+# A child gets the parent's import path and where this package lies, so that it starts the same way from a checkout,
+# a virtual environment and a single-file build, without the start-up cost of any of them.
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
+_START = (
+    "import json,sys,importlib; sys.path[:]=json.loads(sys.argv.pop(1)); "
+    "importlib.import_module(sys.argv.pop(1)).main()"
+)
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command that calls ``main()`` of one of our modules in a child, with ``arguments`` in ``sys.argv[1:]``."""
+    path = json.dumps([_PACKAGE_ROOT, *sys.path])
+    return [sys.executable, "-I", "-S", "-c", _START, path, module, *arguments]

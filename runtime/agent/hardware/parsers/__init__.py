@@ -1,0 +1,1 @@
+"""What vendors' tools print, read: one module for each tool, pure functions from text to a reading."""

@@ -1,0 +1,1 @@
+"""The vendors whose cards are read from their tools' plain tables: one module each, and what they share."""
