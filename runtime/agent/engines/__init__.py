@@ -1,0 +1,1 @@
+"""Inference engines: which are here by their images, which one serves a model, and what running ones serve."""

@@ -1,0 +1,1 @@
+"""``heterofleet-agent parse``: what our own parsers make of a text that somebody pastes, as JSON."""

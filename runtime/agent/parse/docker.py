@@ -1,0 +1,108 @@
+"""Docker's words: whether another try is worth it, and why. The verdict is the executor's own; only what a text names
+(a path, a port, a container) is added here. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from typing import Any, Optional
+
+from runtime.agent.drivers.docker_answers import moment
+from runtime.agent.tasks.images import PERMANENT, classify_start_error, read_engine_text
+from runtime.protocol.times import from_wire
+
+SIGNAL_BASE = 128
+_NEVER = "0001-01-01"
+
+AMBIGUOUS = ("unauthorized", "port")
+"""Verdicts that a second try has been seen to overturn: a busy registry, a port of a container that is leaving."""
+
+_NAMED: tuple[tuple[str, str, str], ...] = (
+    ("device", "path", r'custom device "([^"]+)"'),
+    ("mount", "path", r"source path does not exist: (\S+?)\.?(?:\s|$)"),
+    ("conflict", "conflicting_container", r'in use by container "([0-9a-f]+)"'),
+    ("conflict", "container_name", r'container name "/?([^"]+)" is already'),
+    ("port", "port", r"Bind for \S*?:(\d+) failed"),
+    ("port", "left_over_container", r"(?m)^([0-9a-f]{64})$"),
+)
+"""(verdict's word, our key, where the text names it)."""
+
+_STATE = re.compile(r'"State"\s*:\s*\{')
+_CLIENT = re.compile(r"Client:.*?\n\s*Version:\s*(\S+)", re.DOTALL)
+_SERVER = re.compile(r"Server:.*?\n\s*Server Version:\s*(\S+)", re.DOTALL)
+
+
+def parse(arguments: list[str], text: str) -> dict[str, Any]:
+    """``{"kind": "permanent"|"retryable"|null, "reason"}`` and what the text names; of ``docker inspect`` how the
+    container ended. Both null: the text says nothing that is known."""
+    state = _state(text)
+    if state is not None:
+        return _ended(state)
+    verdict = read_engine_text(text)
+    if verdict is None:
+        return {"kind": None, "reason": None, **_versions(text)}
+    if arguments and not {"pull", "push", "info"}.intersection(arguments):
+        verdict = classify_start_error(text)
+    named = {key: re.search(pattern, text) for word, key, pattern in _NAMED if word == verdict.word}
+    found = {key: _value(match[1]) for key, match in named.items() if match is not None}
+    ambiguous = {"ambiguous": True} if verdict.word in AMBIGUOUS else {}
+    return {"kind": verdict.kind, "reason": verdict.word, **ambiguous, **found, **_versions(text)}
+
+
+def _value(text: str) -> Any:
+    return int(text) if text.isdigit() and len(text) < 6 else text
+
+
+def _versions(text: str) -> dict[str, Optional[str]]:
+    client, server = _CLIENT.search(text), _SERVER.search(text)
+    if client is None:
+        return {}
+    return {"client_version": client[1], "server_version": None if server is None else server[1]}
+
+
+def _state(text: str) -> Optional[dict[str, Any]]:
+    """The ``State`` of a container in a text that may be a part of ``docker inspect``."""
+    begins = _STATE.search(text)
+    if begins is None:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text, begins.end() - 1)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("ExitCode"), int) else None
+
+
+def _ended(state: dict[str, Any]) -> dict[str, Any]:
+    code = state["ExitCode"]
+    number = code - SIGNAL_BASE
+    name = signal.Signals(number).name if number in {int(one) for one in signal.Signals} else None
+    oom = state.get("OOMKilled")
+    if state.get("Running") is True:
+        reason, kind = "running", None
+    elif oom is True and code != 0:
+        reason, kind = "oom_killed", PERMANENT
+    elif name == "SIGKILL":
+        reason, kind = "killed", PERMANENT
+    else:
+        reason, kind = "signalled" if name else "exited", PERMANENT if code else None
+    told = {"exit_code": code, "signal": name, "oom_killed": oom, "ran_seconds": _seconds(state)}
+    # The host's own lack of memory sets no flag: who killed it cannot be told.
+    return {"kind": kind, "reason": reason, **({"ambiguous": True} if reason == "killed" else {}), **told}
+
+
+def _seconds(state: dict[str, Any]) -> Optional[float]:
+    """With all nine digits that the engine writes, which the usual types of time do not hold."""
+    began, ended = (str(state.get(name) or "") for name in ("StartedAt", "FinishedAt"))
+    if _NEVER in began[:10] or _NEVER in ended[:10]:
+        return None
+    first, last = moment(began), moment(ended)
+    if first is None or last is None:
+        return None
+    whole = from_wire(last).replace(microsecond=0) - from_wire(first).replace(microsecond=0)
+    return round(whole.total_seconds() + _fraction(ended) - _fraction(began), 9)
+
+
+def _fraction(text: str) -> float:
+    found = re.search(r"\.(\d{1,9})", text)
+    return 0.0 if found is None else float(f"0.{found[1]}")

@@ -1,0 +1,83 @@
+"""Tool -> what reads its text. The tool's name is that of its command; a path before it and ``.exe`` do not matter."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Any, Callable, Optional
+
+from runtime.agent.hardware.infiniband import sysfs
+from runtime.agent.hardware.infiniband import tools as infiniband
+from runtime.agent.hardware.parsers import (
+    brsmi,
+    cnmon,
+    efsmi,
+    hy_smi,
+    ixsmi,
+    mthreads_gmi,
+    mx_smi,
+    npu_smi,
+    nvidia_smi,
+    topo,
+    xpu_smi,
+)
+from runtime.agent.hardware.reading import Parser
+from runtime.agent.parse import docker, engines
+from runtime.agent.parse.cards import as_json
+
+CARDS: dict[str, tuple[str, Parser]] = {
+    "nvidia-smi": ("nvidia", nvidia_smi.parse),
+    "npu-smi": ("ascend", npu_smi.parse),
+    "hy-smi": ("hygon", hy_smi.parse),
+    "hy-virtual": ("hygon", hy_smi.parse),
+    "rocm-smi": ("hygon", hy_smi.parse),
+    "cnmon": ("cambricon", cnmon.parse),
+    "mthreads-gmi": ("musa", mthreads_gmi.parse),
+    "brsmi": ("biren", brsmi.parse),
+    "xpu-smi": ("kunlun", xpu_smi.parse),
+    "xpu_smi": ("kunlun", xpu_smi.parse),
+    "ixsmi": ("iluvatar", ixsmi.parse),
+    "mx-smi": ("metax", mx_smi.parse),
+    "efsmi": ("enflame", efsmi.parse),
+}
+"""Command -> (vendor, parser of cards)."""
+
+Text = Callable[["list[str]", str], "dict[str, Any]"]
+
+TEXTS: dict[str, Text] = {
+    "ibstat": lambda arguments, text: infiniband.parse(text),
+    "ibstatus": lambda arguments, text: infiniband.parse(text),
+    "sysfs": lambda arguments, text: sysfs.parse_record(text),
+    "docker": docker.parse,
+    "v1-models": engines.parse,
+    "curl": engines.parse,
+    **dict.fromkeys(
+        ("vllm", "vllm-omni", "sglang", "llama.cpp", "llama-server", "tgi", "text-generation-launcher"), engines.parse
+    ),
+    **dict.fromkeys(("mindie", "mindieservice_daemon", "nccl", "lmdeploy"), engines.parse),
+}
+"""Command, or kind of text -> what reads it."""
+
+
+class UnknownTool(Exception):
+    """No parser; the text says which there are."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(f"no parser for {tool!r}; there are: {', '.join(sorted({*CARDS, *TEXTS}))}")
+
+
+def parse_text(tool: str, arguments: list[str], text: str) -> dict[str, Any]:
+    """What we make of a text, as plain JSON. Raises UnknownTool; text that is none of the tool's says nothing."""
+    name = PurePosixPath(tool).name
+    name = re.sub(r"\.exe$", "", name, flags=re.IGNORECASE)
+    if name == "nvidia-smi" and (arguments[:1] == ["topo"] or topo.is_matrix(text)):
+        return topo.parse(text)
+    if name == "docker" and "logs" in arguments:
+        return engines.parse(arguments, text)
+    found: Optional[tuple[str, Parser]] = CARDS.get(name)
+    if found is not None:
+        return as_json(found[1](arguments, text), found[0])
+    reads = TEXTS.get(name)
+    if reads is None:
+        raise UnknownTool(tool)
+    return reads(arguments, text)
