@@ -10,6 +10,7 @@ import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 STAMP = Path(__file__).resolve().parent.parent / "_build.json"
 
@@ -23,8 +24,8 @@ class Build:
 
     version: str
     commit: str
-    built_at: str | None = None
-    dirty: bool | None = None
+    built_at: Optional[str] = None
+    dirty: Optional[bool] = None
 
     def __str__(self) -> str:
         return f"{self.version}/{self.commit}" + ("-dirty" if self.dirty else "")

@@ -8,15 +8,21 @@ a section in neither is unknown. Which sections may be left out: :data:`UNCHANGI
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 from runtime.protocol.constraints import NodeId, Text, Token, Within
 
 UNCHANGING = ("gpus", "gpu_topology", "hcas", "fabrics", "engines", "discovered_models", "images", "host")
 """Sections that may be left out as unchanged (``host`` then without its load values)."""
 
+STEADY = ("agent", "docker", "gpu_stats", "gpu_detection", "gpu_capabilities")
+"""Members that may be left out in the same way where the server names them in its answer's ``keeps``. One that is
+unchanged in ``gpu_stats`` was measured again, with the same values."""
+
 MODELS_CAP = 2000
 IMAGES_CAP = 500
+ORPHANS_CAP = 400
+"""So many a beat at most, newest first; ``truncated`` says that there are more."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,17 @@ class DockerState:
     version: Optional[str] = None
     runtimes: list[str] = field(default_factory=list)
     engine_id: Optional[str] = None
+    error: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """Whether plain processes run here, and what runs them. ``confined`` False: nothing keeps such a process from
+    what its user may read."""
+
+    available: bool
+    confined: Optional[bool] = None
+    version: Optional[str] = None
     error: Optional[str] = None
 
 
@@ -145,8 +162,23 @@ class GpuCapability:
 
 
 @dataclass(frozen=True)
+class GpuNote:
+    """Something worth knowing of a card that condemns nothing. ``code``: :class:`~runtime.protocol.nodes.CardNote`;
+    ``text``: a sentence with what is to be done."""
+
+    uuid: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
 class GpuHolder:
-    """A process or container that holds a card."""
+    """A process or container that holds a card, or a slice where it is known which.
+
+    ``ours``: it runs for a task of this node and control plane; False: for nobody or somebody else, so the card is not
+    free; absent: not known, or nothing that keeps tasks off the card (a display, the daemon of MPS). Without ``pid``:
+    memory in use that no process is seen to hold.
+    """
 
     uuid: str
     pid: Optional[int] = None
@@ -239,7 +271,14 @@ class TaskHealth:
 
 @dataclass(frozen=True)
 class Foreign:
-    """A container of another control plane (``foreign``), or one the server does not know (``orphans``)."""
+    """A container of another control plane or node (``foreign``), or of this node without a claim (``orphans``).
+
+    While the server's database is known to be put back, ``orphans`` also holds what the server does not know of this
+    node's claims and conclusions, with what it takes to make their rows anew: ``state`` is one of
+    :class:`~runtime.protocol.states.OrphanState`, ``from_status``, ``status``, ``reason`` and ``exit_code`` are those
+    of a conclusion (``outcome``: what became of it), ``assigned`` the cards as they were given, ``spec`` the
+    specification without its secrets. ``container_id`` is empty where there is no container any more.
+    """
 
     container_id: str
     task_id: Optional[str] = None
@@ -248,6 +287,16 @@ class Foreign:
     since: Optional[str] = None
     uid: Optional[str] = None
     attempt: Optional[int] = None
+    state: Optional[str] = None
+    claim_token: Annotated[Optional[str], "tells nobody but the control plane"] = field(default=None, repr=False)
+    driver: Optional[str] = None
+    from_status: Optional[str] = None
+    status: Optional[str] = None
+    reason: Optional[str] = None
+    exit_code: Optional[int] = None
+    outcome: Optional[str] = None
+    assigned: Optional[list[dict[str, Any]]] = None
+    spec: Optional[dict[str, Any]] = None
 
 
 @dataclass(frozen=True)
@@ -270,6 +319,7 @@ class Heartbeat:
     docker: Optional[DockerState] = None
     exec_mode: Optional[str] = None
     drivers: Annotated[Optional[list[str]], "what may run here: docker, process"] = None
+    process: Annotated[Optional[ProcessState], "absent where plain processes are switched off"] = None
     slots: Optional[Slots] = None
     labels: Optional[dict[str, str]] = None
     gpus: Optional[list[Gpu]] = None
@@ -279,6 +329,7 @@ class Heartbeat:
     gpu_detection: Optional[list[GpuDetection]] = None
     gpu_capabilities: Optional[list[GpuCapability]] = None
     gpu_holders: Optional[list[GpuHolder]] = None
+    gpu_notes: Annotated[Optional[list[GpuNote]], "what is worth knowing of cards and condemns none"] = None
     gpu_topology: Optional[GpuTopology] = None
     hcas: Optional[list[Hca]] = None
     fabrics: Optional[list[Fabric]] = None
@@ -290,6 +341,9 @@ class Heartbeat:
     task_health: Optional[list[TaskHealth]] = None
     foreign: Optional[list[Foreign]] = None
     orphans: Optional[list[Foreign]] = None
+    told_from: Annotated[
+        Optional[int], "orphans holds all that this node knows of what was lost above this revision"
+    ] = None
     truncated: Optional[list[str]] = None
     digests: dict[str, str] = field(default_factory=dict)
 
@@ -306,6 +360,9 @@ class PendingCounts:
 
 CHANNELS = tuple(member.name for member in fields(PendingCounts))
 """What an agent pulls, by the names that counts and wake events have: tasks, slices, images, files."""
+
+LOGS = "logs"
+"""In a wake event: somebody begins to read a log. Nothing is pulled; the answer to the next beat says which."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +388,19 @@ class Follow:
 
 
 @dataclass(frozen=True)
+class LostRevisions:
+    """What a database that was put back has lost: everything above ``start``, up to ``end`` (None: nobody has said
+    yet how far it goes)."""
+
+    start: int = field(metadata={"alias": "from"})
+    end: Optional[int] = field(default=None, metadata={"alias": "to"})
+
+
+@dataclass(frozen=True)
 class HeartbeatAnswer:
+    """``lost``: the database was put back, and what this node knows of the lost time is asked for. ``keeps``: which of
+    :data:`STEADY` this server remembers by their digests; an older one none."""
+
     registered: bool
     control_plane_id: str
     revision: int
@@ -342,6 +411,8 @@ class HeartbeatAnswer:
     follow: list[Follow] = field(default_factory=list)
     send_full: list[str] = field(default_factory=list)
     doorbell: Optional[str] = None
+    lost: Optional[LostRevisions] = None
+    keeps: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

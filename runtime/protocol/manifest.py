@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runtime.protocol import codec
 
 FILE_NAME = "manifest.json"
 ARCHITECTURES = ("amd64", "arm64")
+PIECE = 1 << 18
+"""Bytes of a file that are read at once."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]+", re.ASCII)
@@ -25,6 +29,15 @@ class ManifestError(ValueError):
 
 
 @dataclass(frozen=True)
+class Checksums:
+    """Size in bytes and digests in hex of some content."""
+
+    size: int
+    md5: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class BuildFile:
     """One architecture's file. ``file`` is a bare name beside the manifest, ``size`` is in bytes."""
 
@@ -32,6 +45,10 @@ class BuildFile:
     size: int
     md5: str
     sha256: str
+
+    @property
+    def sums(self) -> Checksums:
+        return Checksums(self.size, self.md5, self.sha256)
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,21 @@ class Manifest:
     def text(self) -> str:
         """The file's text; equal manifests give equal bytes."""
         return json.dumps(codec.encode(self), indent=2) + "\n"
+
+
+def pieces(opened: IO[bytes]) -> Iterable[bytes]:
+    """The content of an open file, from where it stands."""
+    return iter(lambda: opened.read(PIECE), b"")
+
+
+def checksums(content: Iterable[bytes]) -> Checksums:
+    """Of content that comes in pieces."""
+    size, md5, sha256 = 0, hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    for piece in content:
+        size += len(piece)
+        md5.update(piece)
+        sha256.update(piece)
+    return Checksums(size, md5.hexdigest(), sha256.hexdigest())
 
 
 def parse_manifest(text: str) -> Manifest:

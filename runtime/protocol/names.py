@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
+from typing import Optional
 
 NODE_ID_PATTERN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 """The grammar of node ids and task ids (a DNS label)."""
@@ -67,8 +68,8 @@ class ImageReference:
 
     registry: str
     repository: str
-    tag: str | None
-    digest: str | None
+    tag: Optional[str]
+    digest: Optional[str]
 
     @property
     def pull_name(self) -> str:

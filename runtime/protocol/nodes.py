@@ -7,7 +7,17 @@ from enum import Enum
 from typing import Annotated, Optional
 
 from runtime.protocol.constraints import Text, Within
-from runtime.protocol.heartbeat import AgentBuild, DockerState, Engine, Fabric, Host, Slots
+from runtime.protocol.heartbeat import (
+    AgentBuild,
+    DiscoveredModel,
+    DockerState,
+    Engine,
+    Fabric,
+    Host,
+    ModelsScan,
+    ProcessState,
+    Slots,
+)
 from runtime.protocol.tasks import TaskWarning
 
 
@@ -24,6 +34,18 @@ class CardHealth(str, Enum):
     LOST = "lost"
     DIRTY = "dirty"
     UNKNOWN = "unknown"
+
+
+class CardNote(str, Enum):
+    """What a node says of a card beside its measurements; none of it condemns the card."""
+
+    MIG_PENDING = "mig_pending"
+    REMAP_PENDING = "remap_pending"
+    REMAP_FAILED = "remap_failed"
+    ECC_UNCORRECTED = "ecc_uncorrected"
+    XID = "xid"
+    UNIFIED_MEMORY = "unified_memory"
+    HEALTH_WARNING = "health_warning"
 
 
 @dataclass(frozen=True)
@@ -64,6 +86,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Node:
+    """``discovered_models`` and ``models_scan`` are told of a node that is asked for by its id, not in lists."""
+
     id: str
     state: NodeState
     schedulable: bool = True
@@ -77,11 +101,15 @@ class Node:
     host: Optional[Host] = None
     docker: Optional[DockerState] = None
     exec_mode: Optional[str] = None
+    drivers: Optional[list[str]] = None
+    process: Optional[ProcessState] = None
     slots: Optional[Slots] = None
     gpus: Optional[list[Card]] = None
     labels: dict[str, str] = field(default_factory=dict)
     fabrics: Optional[list[Fabric]] = None
     engines: Optional[list[Engine]] = None
+    discovered_models: Optional[list[DiscoveredModel]] = None
+    models_scan: Optional[ModelsScan] = None
     clock_skew_s: Optional[float] = None
     warnings: list[TaskWarning] = field(default_factory=list)
 
@@ -94,6 +122,27 @@ class NodeList:
 @dataclass(frozen=True)
 class CardList:
     gpus: list[Card] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CardPoint:
+    """What a card measured at one moment: degrees Celsius, percent, MiB, watts."""
+
+    time: str
+    temperature_c: Optional[float] = None
+    utilization_pct: Optional[float] = None
+    memory_used_mib: Optional[int] = None
+    power_w: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class CardHistory:
+    """``GET /api/v1/gpus/{uuid}/history``: the last day, oldest first. A step in which the card was not heard has no
+    point."""
+
+    uuid: str
+    step_s: int
+    points: list[CardPoint] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

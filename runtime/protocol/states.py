@@ -54,6 +54,21 @@ class Phase(str, Enum):
     STUCK = "stuck"
 
 
+class OrphanState(str, Enum):
+    """How something stands on a node that the server, its database put back, does not know.
+
+    ``claimed``: not started, and its secret values are not there any more. ``running``: it runs, or is about to.
+    ``sleeping``: its container is stopped and kept. ``concluded``: it ended, and the node has its conclusion.
+    ``superseded``: the node ended it because another attempt or end was the valid one.
+    """
+
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    SLEEPING = "sleeping"
+    CONCLUDED = "concluded"
+    SUPERSEDED = "superseded"
+
+
 class Kind(str, Enum):
     JOB = "job"
     TRAINING = "training"

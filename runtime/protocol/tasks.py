@@ -24,6 +24,7 @@ AttemptNumber = Annotated[int, Within(0, 2**31 - 1)]
 
 LONGEST_S = 10 * 366 * 86400
 """Ten years. A clock that is asked to wait for longer fails on the node, and looks like the node's fault."""
+VOLUMES_LIMIT = 256
 LARGEST_MIB = 1 << 30
 """A pebibyte: engines count bytes in 64 bits."""
 
@@ -96,7 +97,7 @@ class TaskSpec:
     env: Optional[Union[dict[str, str], list[str]]] = field(default=None, repr=False)
     workdir: Optional[Annotated[str, Text(1, 4096)]] = None
     user: Optional[Annotated[str, Text(1, 200)]] = None
-    volumes: Annotated[list[Volume], Items(0, 256)] = field(default_factory=list)
+    volumes: Annotated[list[Volume], Items(0, VOLUMES_LIMIT)] = field(default_factory=list)
     ports: Annotated[list[PortMapping], Items(0, 256)] = field(default_factory=list)
     network: Annotated[str, Text(pattern="bridge|host")] = "bridge"
     gpus: Optional[GpuRequest] = None
@@ -245,7 +246,9 @@ class Reclaim:
 class LogChunk:
     """``POST /api/v1/tasks/{id}/logs``: raw bytes [from, to) of the container's output, as text.
 
-    ``dropped`` bytes before ``from`` are gone. Accepted when ``from - dropped`` equals the held end.
+    ``dropped`` bytes before ``from`` are gone. Accepted when ``from - dropped`` equals the held end. ``gap``: more
+    than these are gone, and nobody knows how many; positions count what is known. ``mark`` is the node's own word for
+    the place behind ``to``; a refusal for its offset gives it back (``held_mark``).
     """
 
     attempt: AttemptNumber
@@ -254,6 +257,8 @@ class LogChunk:
     end: Annotated[int, Within(0, 2**53)] = field(metadata={"alias": "to"})
     data: str
     dropped: Annotated[int, Within(0, 2**53)] = 0
+    gap: bool = False
+    mark: Optional[Annotated[str, Text(0, 200)]] = None
 
 
 @dataclass(frozen=True)
