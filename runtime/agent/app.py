@@ -7,11 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 from runtime.agent.content import ContentSource, Workload
+from runtime.agent.engines.watch import EnginesSnapshot, EngineWatch
+from runtime.agent.handover import Handover
 from runtime.agent.hardware.detectors import all_detectors
 from runtime.agent.hardware.host import HostReader, HostWatch
 from runtime.agent.hardware.inventory import Inventory
@@ -19,22 +22,28 @@ from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.link.client import ServerClient
 from runtime.agent.link.doorbell import Doorbell
 from runtime.agent.link.errors import LinkError
-from runtime.agent.link.heartbeat import Heartbeats
+from runtime.agent.link.heartbeat import FIRST_INTERVAL_S, Heartbeats, LastError
 from runtime.agent.link.identity import Identity, take_identity
 from runtime.agent.link.outcome import Link
+from runtime.agent.link.seen import read_seen
 from runtime.agent.loop import Loop
+from runtime.agent.models.scanner import ModelScanner, ModelsSnapshot
 from runtime.agent.notify import Notifier
 from runtime.agent.state import StateError, StateLock, make_state_dir
 from runtime.agent.status import FILE as STATUS_FILE
 from runtime.agent.status import AgentStatus, read_status, write_status
+from runtime.agent.tasks.journal_health import JournalHealth
 from runtime.protocol.build import this_build
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import CHANNELS, HeartbeatAnswer, PendingCounts
+from runtime.protocol.heartbeat import CHANNELS, LOGS, HeartbeatAnswer, PendingCounts
 from runtime.protocol.instructions import Channel
+from runtime.protocol.masking import Masker
+from runtime.protocol.states import Driver as DriverName
 from runtime.protocol.times import now as wall_now
 from runtime.protocol.times import to_wire
 
 if TYPE_CHECKING:
+    from runtime.agent.drivers.driver import Driver
     from runtime.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
@@ -55,6 +64,7 @@ class Executor(Workload, Protocol):
     def wake(self) -> None: ...
     def on_answer(self, answer: HeartbeatAnswer) -> None: ...
     def holds_anything(self) -> bool: ...
+    def disown(self) -> None: ...
 
 
 class Instructions(Protocol):
@@ -78,7 +88,11 @@ class Parts:
     host: HostWatch
     executor: Executor
     instructions: Optional[Instructions] = None
+    models: Optional[ModelScanner] = None
+    engines: Optional[EngineWatch] = None
     notifier: Optional[Notifier] = None
+    journal: Callable[[], JournalHealth] = JournalHealth
+    masker: Masker = field(default_factory=Masker)
 
 
 class Agent:
@@ -90,7 +104,18 @@ class Agent:
         self._notifier = parts.notifier or Notifier()
         self._status_path = Path(settings.state_dir) / STATUS_FILE
         self._complained = False
-        content = ContentSource(settings, parts.inventory, parts.host, parts.executor, self.loops)
+        stored = read_status(self._status_path) or {}
+        for control_plane_id, revision in read_seen(stored).items():
+            parts.client.seen.note(control_plane_id, revision)
+        content = ContentSource(
+            settings,
+            parts.inventory,
+            parts.host,
+            parts.executor,
+            self.loops,
+            parts.models.snapshot if parts.models is not None else ModelsSnapshot,
+            parts.engines.snapshot if parts.engines is not None else EnginesSnapshot,
+        )
         self.heartbeats = Heartbeats(
             parts.client,
             parts.identity,
@@ -99,7 +124,9 @@ class Agent:
             on_pending=self.pull,
             on_status=self._write_status,
             holds_anything=parts.executor.holds_anything,
-            seen=self._seen_before(),
+            on_new_instance=parts.executor.disown,
+            seen=_seen_last(stored),
+            revisions=parts.client.seen,
         )
         self.doorbell = Doorbell(
             parts.client,
@@ -120,7 +147,7 @@ class Agent:
             parts.instructions.start()
         parts.inventory.start()
         parts.host.loop.start()
-        for loop in (self.heartbeats.loop, self.doorbell.loop, self._poll, self._safety):
+        for loop in (self.heartbeats.loop, self.doorbell.loop, self._poll, self._safety, *self._lookers()):
             loop.start()
         self._write_status()
         self._notifier.ready(f"node {parts.identity.node_id}, server {parts.settings.server_url}")
@@ -143,7 +170,8 @@ class Agent:
         began = time.monotonic()
         self._notifier.stopping()
         parts = self._parts
-        for loop in (self.heartbeats.loop, self._poll, self._safety, self.doorbell.loop, parts.host.loop):
+        own = (self.heartbeats.loop, self._poll, self._safety, self.doorbell.loop, parts.host.loop)
+        for loop in (*own, *self._lookers()):
             loop.stop()
         self.heartbeats.loop.join(HEARTBEAT_STOP_S)
         if parts.instructions is not None:
@@ -174,7 +202,11 @@ class Agent:
         parts = self._parts
         own = [self.heartbeats.loop, parts.inventory.loop, parts.host.loop, self.doorbell.loop]
         instructions = [parts.instructions.loop] if parts.instructions is not None else []
-        return [*own, self._poll, self._safety, *instructions, *parts.executor.loops()]
+        return [*own, self._poll, self._safety, *self._lookers(), *instructions, *parts.executor.loops()]
+
+    def _lookers(self) -> list[Loop]:
+        """What looks for models and engines."""
+        return [part.loop for part in (self._parts.models, self._parts.engines) if part is not None]
 
     def stuck_loops(self) -> list[str]:
         """Names of loops that make no progress; what reads disks may hang on one without blame."""
@@ -191,11 +223,13 @@ class Agent:
             self._parts.instructions.wake(waiting)
 
     def _rung(self, channels: list[str]) -> None:
+        if LOGS in channels:
+            self.heartbeats.loop.wake()  # which log is read is said in the answer to a beat
         self.pull(PendingCounts(**{name: 1 for name in channels if name in CHANNELS}))
 
     def _poll_once(self) -> None:
         status = self.heartbeats.status
-        if status.link is Link.POLL or status.polls:
+        if status.link is Link.POLL or (status.link is Link.GOOD and status.polls):
             self.pull(PendingCounts(1, 1, 1, 1))
 
     def _pull_pending(self) -> None:
@@ -203,12 +237,6 @@ class Agent:
             self.pull(self._parts.client.pending())
 
     # The status file.
-
-    def _seen_before(self) -> Optional[tuple[str, int]]:
-        """What an earlier run of this agent saw last."""
-        before = read_status(self._status_path) or {}
-        control_plane, revision = before.get("control_plane_id"), before.get("seen_revision")
-        return (control_plane, revision) if isinstance(control_plane, str) and isinstance(revision, int) else None
 
     def status(self) -> AgentStatus:
         parts, link = self._parts, self.heartbeats.status
@@ -222,15 +250,18 @@ class Agent:
             control_plane_id=seen[0] if seen else None,
             registered=link.registered,
             last_beat_at=link.last_beat_at,
-            last_error=encode(link.last_error) if link.last_error else None,
+            last_error=encode(_masked(link.last_error, parts.masker)) if link.last_error else None,
             loops=[loop.state() for loop in self.loops()],
             tasks=encode(parts.executor.task_health(), drop_none=True),
             undelivered=parts.executor.undelivered(),
+            journal=encode(parts.journal()),
             foreign=encode(parts.executor.foreign(), drop_none=True),
             stuck_tools=parts.inventory.stuck_tools(),
+            process=encode(parts.executor.process_state(), drop_none=True),
             pid=os.getpid(),
             boot_id=parts.identity.boot_id,
             seen_revision=seen[1] if seen else None,
+            seen_revisions=parts.client.seen.all(),
             written_at=to_wire(wall_now()),
         )
 
@@ -241,13 +272,23 @@ class Agent:
             log.warning("%s: %s", self._status_path, error.strerror)
 
 
-def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agent, StateLock]:
-    """All parts of a real agent. Raises StateError and IdentityError; nothing has been started then."""
+def build(settings: AgentSettings, masker: Masker, *, adopt_node_id: bool = False) -> tuple[Agent, StateLock]:
+    """All parts of a real agent; ``masker`` is the log's, and learns the tasks' secrets.
+
+    Raises StateError and IdentityError; nothing has been started then."""
     from runtime.agent.drivers.docker import DockerDriver
+    from runtime.agent.drivers.process.build import process_driver
+    from runtime.agent.engines.router import Router
     from runtime.agent.instructions.runner import InstructionRunner
+    from runtime.agent.models.look import look_at
+    from runtime.agent.tasks.boot import boot_mark
+    from runtime.agent.tasks.checks import own_places
     from runtime.agent.tasks.executor import Executor as TaskExecutor
     from runtime.agent.tasks.journal import open_journal
+    from runtime.agent.tasks.ownership import keep_to_machine, work_of
 
+    notifier = Notifier()
+    handover = Handover(notifier)
     state_dir = Path(settings.state_dir)
     make_state_dir(state_dir)
     lock = StateLock(state_dir)
@@ -255,14 +296,15 @@ def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agen
         journal = open_journal(state_dir)
     except OSError as error:
         raise StateError(f"state_dir: {error}, or set state_dir to a folder that can be written") from None
-    identity = take_identity(
-        state_dir,
-        settings.node_id,
-        holds_claims=lambda: bool(journal.claims()) or journal.undelivered() > 0,
-        adopt=adopt_node_id,
-    )
-    client = ServerClient(settings, identity)
+    docker = DockerDriver(settings.docker_host, handover.keep)
     runner = ToolRunner()
+    processes = process_driver(settings, runner, boot_mark(), own_places(settings))
+    drivers: dict[DriverName, Driver] = {DriverName.PROCESS: processes, DriverName.DOCKER: docker}
+    identity = take_identity(
+        state_dir, settings.node_id, holds_work=lambda name: work_of(name, journal, drivers), adopt=adopt_node_id
+    )
+    keep_to_machine(journal, identity.parts, copied=identity.copied)
+    client = ServerClient(settings, identity)
     beats: list[Loop] = []
 
     def more_is_known() -> None:
@@ -279,19 +321,63 @@ def build(settings: AgentSettings, *, adopt_node_id: bool = False) -> tuple[Agen
         virtual=settings.hardware.virtual_cards,
         on_first=more_is_known,
     )
-    driver = DockerDriver(settings.docker_host)
+
+    def beat_s() -> float:
+        return beats[0].interval_s if beats else FIRST_INTERVAL_S
+
+    models = ModelScanner(runner, settings.model_scan_dirs, state_dir, interval=beat_s, on_first=more_is_known)
+    router = Router(settings, docker.images.present, partial(look_at, runner), lambda: models.snapshot().models)
     executor = TaskExecutor(
-        settings, client, driver, journal, identity, inventory.snapshot, on_engine_known=more_is_known
+        settings,
+        client,
+        drivers,
+        journal,
+        identity,
+        inventory.snapshot,
+        masker=masker,
+        on_engine_known=more_is_known,
+        route=router.route,
     )
-    instructions = InstructionRunner(client, driver, journal, identity)
+    engines = EngineWatch(
+        settings.engine_priorities, docker.images.list, executor.servers, interval=beat_s, on_first=more_is_known
+    )
+    instructions = InstructionRunner(client, docker.images, journal, identity)
     reader = HostReader(
         server=(client.address.host, client.address.port),
         mgmt_addr=settings.mgmt_addr,
         paths=[settings.state_dir, *settings.volumes_allow],
+        engine_root=executor.engine_root,
     )
-    agent = Agent(Parts(settings, identity, client, inventory, HostWatch(reader), executor, instructions))
+    agent = Agent(
+        Parts(
+            settings,
+            identity,
+            client,
+            inventory,
+            HostWatch(reader),
+            executor,
+            instructions,
+            models,
+            engines,
+            notifier,
+            journal=journal.health,
+            masker=masker,
+        )
+    )
+    handover.drain(settings.pull_total_s)
     beats.append(agent.heartbeats.loop)
     return agent, lock
+
+
+def _seen_last(stored: dict[str, Any]) -> Optional[tuple[str, int]]:
+    """Which control plane an earlier run of this agent heard last, and the highest revision of it."""
+    control_plane, revision = stored.get("control_plane_id"), stored.get("seen_revision")
+    return (control_plane, revision) if isinstance(control_plane, str) and isinstance(revision, int) else None
+
+
+def _masked(error: LastError, masker: Masker) -> LastError:
+    """What others answered may repeat what it was sent."""
+    return replace(error, text=masker.text(error.text))
 
 
 def _carry_on(step: Callable[[], None], name: str) -> None:

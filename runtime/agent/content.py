@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import platform
+import time
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
+from runtime.agent.engines.watch import EnginesSnapshot
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.link.beat import Content
 from runtime.agent.loop import Loop
+from runtime.agent.models.scanner import ModelsSnapshot
 from runtime.protocol.build import this_arch, this_build
 from runtime.protocol.heartbeat import (
     IMAGES_CAP,
+    MODELS_CAP,
     AgentBuild,
+    DiscoveredModel,
     DockerState,
     Fabric,
     Foreign,
+    GpuHolder,
     Host,
+    ProcessState,
     Slots,
     TaskHealth,
 )
 
 if TYPE_CHECKING:
     from runtime.agent.settings import AgentSettings
+    from runtime.agent.tasks.orphans import Told
+
+
+LOOPS_EVERY_S = 30.0
 
 
 class Workload(Protocol):
@@ -31,8 +42,11 @@ class Workload(Protocol):
     def live_task_ids(self) -> Optional[list[str]]: ...
     def slots(self) -> Slots: ...
     def docker_state(self) -> Optional[DockerState]: ...
+    def process_state(self) -> Optional[ProcessState]: ...
     def images(self) -> Optional[list[str]]: ...
     def foreign(self) -> Optional[list[Foreign]]: ...
+    def holders(self, processes: list[GpuHolder]) -> list[GpuHolder]: ...
+    def orphans(self) -> Told: ...
     def undelivered(self) -> int: ...
     def loops(self) -> list[Loop]: ...
 
@@ -55,46 +69,90 @@ class ContentSource:
         host: HostSource,
         workload: Workload,
         loops: Callable[[], list[Loop]],
+        models: Callable[[], ModelsSnapshot] = ModelsSnapshot,
+        engines: Callable[[], EnginesSnapshot] = EnginesSnapshot,
     ) -> None:
         self._settings = settings
         self._cards = cards
         self._host = host
         self._workload = workload
         self._loops = loops
+        self._models = models
+        self._engines = engines
         self._build = this_build()
+        self._told: Optional[AgentBuild] = None
+        self._told_how: list[tuple[str, bool, bool]] = []
+        self._told_at = 0.0
         self._fabrics = [Fabric(f["name"], list(f.get("hcas", []))) for f in settings.fabrics]
 
     def read(self) -> Content:
-        workload, build = self._workload, self._build
-        docker = workload.docker_state()
+        workload = self._workload
+        cards = self._cards.snapshot()
+        docker, process, orphans = workload.docker_state(), workload.process_state(), workload.orphans()
         members: dict[str, Any] = {
-            "agent": AgentBuild(
-                version=build.version,
-                commit=build.commit,
-                built_at=build.built_at,
-                dirty=build.dirty,
-                arch=this_arch(),
-                python=platform.python_version(),
-                loops=[loop.state() for loop in self._loops()],
-            ),
+            "agent": self._agent(),
             "host": self._host.snapshot(),
             "docker": docker,
             "exec_mode": None if docker is None else "docker" if docker.available else "baremetal",
-            "drivers": None if docker is None else ["docker"] if docker.available else [],
+            "drivers": None if docker is None else _drivers(docker, process),
+            "process": process,
             "slots": workload.slots(),
             "labels": self._settings.labels,
             "fabrics": self._fabrics,
             "live_task_ids": workload.live_task_ids(),
             "task_health": workload.task_health(),
             "foreign": workload.foreign(),
-            **card_members(self._cards.snapshot()),
+            "orphans": orphans.entries,
+            "told_from": orphans.told_from,
+            **card_members(cards),
+            "gpu_holders": None if cards.holders is None else workload.holders(cards.holders),
         }
+        truncated = ["orphans"] if orphans.truncated else []
         images = workload.images()
         if images is not None and len(images) > IMAGES_CAP:
             images = images[:IMAGES_CAP]
-            members["truncated"] = ["images"]
+            truncated.append("images")
         members["images"] = images
+        models, engines = self._models(), self._engines()
+        found = discovered(models, engines)
+        if models.truncated or (found is not None and len(found) > MODELS_CAP):
+            found = found[:MODELS_CAP] if found is not None else None
+            truncated.append("discovered_models")
+        members.update(engines=engines.engines, discovered_models=found, models_scan=models.scan)
+        members["truncated"] = truncated or None
         return Content(members)
+
+    def _agent(self) -> AgentBuild:
+        """Build and loops. When each loop was well last is told anew every :data:`LOOPS_EVERY_S`, and at once when one
+        falls behind or goes on: told with every beat it would be half of a beat that has nothing to say."""
+        loops, now = [loop.state() for loop in self._loops()], time.monotonic()
+        how = [(loop.name, loop.overdue, loop.last_ok_at is None) for loop in loops]
+        if self._told is None or how != self._told_how or now - self._told_at >= LOOPS_EVERY_S:
+            build = self._build
+            self._told_how, self._told_at = how, now
+            self._told = AgentBuild(
+                version=build.version,
+                commit=build.commit,
+                built_at=build.built_at,
+                dirty=build.dirty,
+                arch=this_arch(),
+                python=platform.python_version(),
+                loops=loops,
+            )
+        return self._told
+
+
+def _drivers(docker: DockerState, process: Optional[ProcessState]) -> list[str]:
+    """What the server may place here."""
+    there = {"docker": docker.available, "process": process is not None and process.available}
+    return [name for name, available in there.items() if available]
+
+
+def discovered(models: ModelsSnapshot, engines: EnginesSnapshot) -> Optional[list[DiscoveredModel]]:
+    """What running engines serve, then what lies on disks; None as long as neither is known. Each served one once."""
+    if models.models is None and not engines.served:
+        return None
+    return [*dict.fromkeys(engines.served), *(models.models or ())]
 
 
 def card_members(cards: GpuSnapshot) -> dict[str, Any]:
@@ -107,4 +165,5 @@ def card_members(cards: GpuSnapshot) -> dict[str, Any]:
         "gpu_detection": cards.detection,
         "gpu_capabilities": cards.capabilities,
         "gpu_topology": cards.topology,
+        "gpu_notes": cards.notes or None,
     }

@@ -1,12 +1,13 @@
 """``heterofleet-agent``: run the agent, or ask about it.
 
 Exit codes: 0, 1 fault, 2 usage, 73 cannot write state, 78 configuration (a server that is away ends nothing);
-``status``: 0 registered, 1 not, 3 no agent here.
+``status``: 0 registered, 1 not, 3 no agent here; ``doctor``: 0 good, 1 warnings, 2 failures.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import errno
 import json
 import logging
@@ -16,7 +17,6 @@ import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
-from urllib.parse import urlsplit
 
 from runtime.protocol.build import this_build
 
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_FAULT = 1
+EXIT_USAGE = 2
 EXIT_STATE = 73
 EXIT_CONFIG = 78
+
+PARSE_LIMIT = 16 * 1024 * 1024
+"""So many bytes of a pasted text are read."""
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """How a full or broken disk refuses the output."""
@@ -42,6 +46,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
         "status": _status,
         "config": _config,
         "inventory": _inventory,
+        "doctor": _doctor,
+        "parse": _parse,
         "version": _version,
     }[options.command]
     try:
@@ -61,18 +67,30 @@ def main(arguments: Optional[list[str]] = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="heterofleet-agent", description="The HeteroFleet node agent.")
+    parser = argparse.ArgumentParser(
+        prog="heterofleet-agent",
+        description="The HeteroFleet node agent.",
+        epilog="Exit codes: 0, 1 fault, 2 usage, 73 cannot write state, 78 configuration; "
+        "of status: 0 registered, 1 not, 3 no agent here; of doctor: 0 good, 1 warnings, 2 failures.",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="run the agent in the foreground")
     _add_settings(run)
+    run.add_argument(
+        "-v", "--verbose", action="count", default=0, help="log details; twice: those of the libraries too"
+    )
     run.add_argument(
         "--adopt-node-id",
         action="store_true",
         help="take the configured node id although work of the old one is still here",
     )
 
-    status = commands.add_parser("status", help="how the agent on this machine is")
+    status = commands.add_parser(
+        "status",
+        help="how the agent on this machine is",
+        epilog="Exit codes: 0 registered, 1 not, 3 no agent here.",
+    )
     _add_config(status)
     status.add_argument("--json", action="store_true", help="print one JSON object")
     status.add_argument("--wait", type=_seconds, default=0.0, metavar="S", help="wait up to S seconds until registered")
@@ -87,8 +105,25 @@ def _parser() -> argparse.ArgumentParser:
         "--tool", action="append", default=[], type=_tool, metavar="NAME=PATH", help="where a vendor's command is"
     )
     inventory.add_argument("--nvidia-smi", metavar="PATH", help="the same as --tool nvidia-smi=PATH")
+    inventory.add_argument("--ib-root", metavar="DIR", type=Path, help="instead of /sys/class/infiniband")
     inventory.add_argument("--no-gpu", action="store_true", help="do not look for cards")
     inventory.add_argument("--no-nvml", action="store_true", help="ask nvidia-smi instead of NVML")
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="what is wrong with this node, and what to do about it",
+        epilog="Exit codes: 0 good, 1 warnings or something unknown, 2 failures.",
+    )
+    _add_config(doctor)
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+
+    parse = commands.add_parser(
+        "parse",
+        help="what our parsers make of a tool's output, read from standard input, as JSON",
+        epilog="Example: nvidia-smi -q | heterofleet-agent parse nvidia-smi -q",
+    )
+    parse.add_argument("tool", metavar="TOOL", help="the command that printed it (nvidia-smi, npu-smi, docker, ...)")
+    parse.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what the command was given")
 
     version = commands.add_parser("version", help="print version, commit and build time")
     version.add_argument("--json", action="store_true", help="print one JSON object")
@@ -144,7 +179,7 @@ def _run(options: argparse.Namespace) -> int:
     loaded = _load(options)
     if loaded is None:
         return EXIT_CONFIG
-    masker = _log_masked(loaded.settings)
+    masker = _log_masked(loaded.settings, options.verbose)
     for warning in loaded.warnings:
         logging.getLogger(__name__).warning("%s", masker.text(warning))
 
@@ -158,7 +193,12 @@ def _run(options: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     log.info("heterofleet-agent %s starts", this_build())
     try:
-        agent, lock = build(loaded.settings, adopt_node_id=options.adopt_node_id)
+        settings = loaded.settings
+        if options.config is not None:  # it may hold the key, and lie where tasks may look
+            settings = dataclasses.replace(
+                settings, volumes_deny=[*settings.volumes_deny, str(options.config.resolve())]
+            )
+        agent, lock = build(settings, masker, adopt_node_id=options.adopt_node_id)
     except StateError as error:
         print(error, file=sys.stderr)
         return EXIT_STATE
@@ -188,16 +228,12 @@ def _leave(code: int) -> None:
         os._exit(code)
 
 
-def _log_masked(settings: AgentSettings) -> Masker:
-    from runtime.protocol.masking import Masker, set_up_logging
+def _log_masked(settings: AgentSettings, verbose: int) -> Masker:
+    from runtime.agent.settings import masker_of
+    from runtime.protocol.masking import set_up_logging
 
-    masker = Masker()
-    masker.add(settings.api_key)
-    if settings.proxy is not None:
-        masker.add(urlsplit(settings.proxy).password)
-    set_up_logging(masker)
-    # Per-connection chatter of the HTTP library says nothing that our own lines do not.
-    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    masker = masker_of(settings)
+    set_up_logging(masker, verbose)
     return masker
 
 
@@ -206,6 +242,13 @@ def _status(options: argparse.Namespace) -> int:
 
     state_dir = _state_dir(options.config)
     path = state_dir / status.FILE
+    try:
+        path.open("rb").close()
+    except PermissionError:
+        print(f"{path} cannot be read by this user: run this as root, as the agent runs", file=sys.stderr)
+        return EXIT_FAULT
+    except OSError:
+        pass  # judged below
 
     def look() -> status.Verdict:
         found = status.read_status(path)
@@ -248,15 +291,42 @@ def _config(options: argparse.Namespace) -> int:
 
 
 def _inventory(options: argparse.Namespace) -> int:
-    from runtime.agent.hardware.report import as_table, take_inventory
+    from runtime.agent.engines.inventory import add_software, software_lines
+    from runtime.agent.hardware.report import add_infiniband, as_table, take_inventory
 
     tools: dict[str, str] = dict(options.tool)
     if options.nvidia_smi:
         tools["nvidia-smi"] = options.nvidia_smi
     report = take_inventory(tools, cards=not options.no_gpu, nvml=not options.no_nvml)
-    print(json.dumps(report) if options.json else as_table(report))
+    add_infiniband(report, options.ib_root)
+    add_software(report)
+    print(json.dumps(report) if options.json else "\n".join([as_table(report), *software_lines(report)]))
     if report["error"]:
         print(report["error"], file=sys.stderr)
+    return EXIT_OK
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from runtime.agent.doctor.examination import examine_node
+    from runtime.agent.doctor.findings import as_json, as_text, exit_code
+
+    logging.disable(logging.CRITICAL)  # what matters is in the findings, masked
+    findings = examine_node(options.config, os.environ)
+    print(json.dumps(as_json(findings)) if options.json else as_text(findings))
+    code = exit_code(findings)
+    _leave(code)
+    return code
+
+
+def _parse(options: argparse.Namespace) -> int:
+    from runtime.agent.parse.registry import UnknownTool, parse_text
+
+    text = sys.stdin.buffer.read(PARSE_LIMIT).decode("utf-8", "replace")
+    try:
+        print(json.dumps(parse_text(options.tool, options.arguments, text)))
+    except UnknownTool as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
     return EXIT_OK
 
 

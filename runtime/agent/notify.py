@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 from collections.abc import Mapping
@@ -28,13 +29,25 @@ class Notifier:
     def stopping(self) -> None:
         self._send("STOPPING=1")
 
-    def _send(self, text: str) -> None:
+    def store(self, descriptor: int, name: str) -> None:
+        """Have systemd keep a descriptor for the next run, under that name (FDSTORE)."""
+        self._send(f"FDSTORE=1\nFDNAME={name}", descriptor)
+
+    def forget(self, name: str) -> None:
+        """Have systemd close what it keeps under that name."""
+        self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+    def _send(self, text: str, descriptor: Optional[int] = None) -> None:
         if not self._address:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
                 sender.connect(self._address)
-                sender.sendall(text.encode())
+                if descriptor is None:
+                    sender.sendall(text.encode())
+                else:
+                    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))
+                    sender.sendmsg([text.encode()], [rights])
         except OSError:
             pass
 

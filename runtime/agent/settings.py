@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
+from runtime.agent.engines.templates import entry_fault
 from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Text, Within
+from runtime.protocol.credentials import BOM, fits_a_header, password_in
+from runtime.protocol.engines import FORMATS
+from runtime.protocol.masking import Masker
 from runtime.protocol.names import is_node_id
 from runtime.protocol.problems import Fault
 from runtime.protocol.settings import AWAITS, PREFIX, SECRET, Loaded, SettingsError, load, rank
@@ -65,18 +69,16 @@ class AgentSettings:
     volumes_allow: list[str] = field(default_factory=lambda: ["/data", "/mnt", "/srv"])
     volumes_deny: list[str] = field(default_factory=list)
     file_roots: list[str] = field(default_factory=lambda: ["/data"], metadata={AWAITS: "file instructions"})
-    model_scan_dirs: list[str] = field(
-        default_factory=lambda: ["/data/heteroflow/model-cache"], metadata={AWAITS: "the scan for models"}
-    )
-    engine_priorities: dict[str, list[str]] = field(default_factory=dict, metadata={AWAITS: "the engine router"})
+    model_scan_dirs: list[str] = field(default_factory=lambda: ["/data/heteroflow/model-cache"])
+    engine_priorities: dict[str, list[str]] = field(default_factory=dict)
     workers: Annotated[int, Within(1, 64)] = field(default_factory=default_workers)
     max_tasks: Annotated[int, Within(1, 10000)] = 64
     allow_host_network: bool = True
     allow_ipc_host: bool = True
     verify_image_access: bool = False
-    process_driver: bool = field(default=False, metadata={AWAITS: "the process driver"})
-    process_allow_root: bool = field(default=False, metadata={AWAITS: "the process driver"})
-    process_unconfined: bool = field(default=False, metadata={AWAITS: "the process driver"})
+    process_driver: bool = False
+    process_allow_root: bool = False
+    process_unconfined: bool = False
     reconcile_interval_s: Annotated[float, Within(1, 3600)] = 60
     poll_interval_s: Annotated[float, Within(0.1, 3600)] = 5
     safety_pull_s: Annotated[float, Within(1, 3600)] = 60
@@ -103,22 +105,32 @@ def load_settings(
     ``path`` None: the default file, which may be absent; a path that was named must exist. ``overrides`` hold
     dotted names. Raises SettingsError with every fault found.
     """
-    variables = os.environ if environ is None else environ
-    document, name = _read_document(path)
-    loaded = load(
-        AgentSettings,
-        document=document,
-        document_name=name,
-        environ=variables,
-        overrides=overrides,
-        version=this_build().version,
-    )
+    loaded, faults = load_with_faults(path, os.environ if environ is None else environ, overrides)
+    if faults or loaded is None:
+        raise SettingsError(faults)
+    return loaded
+
+
+def load_with_faults(
+    path: Optional[Path], environ: Mapping[str, str], overrides: Optional[Mapping[str, Any]] = None
+) -> tuple[Optional[Loaded[AgentSettings]], list[Fault]]:
+    """What could be read, and every fault found; None when no value can be told from another."""
+    try:
+        document, name = _read_document(path)
+        loaded = load(
+            AgentSettings,
+            document=document,
+            document_name=name,
+            environ=environ,
+            overrides=overrides,
+            version=this_build().version,
+        )
+    except SettingsError as error:
+        return None, error.faults
     warnings = list(loaded.warnings)
     settings, origins, faults = _with_key(loaded, warnings)
     faults += _faults(settings)
-    if faults:
-        raise SettingsError(faults)
-    return Loaded(settings, origins, warnings)
+    return Loaded(settings, origins, warnings), faults
 
 
 def _read_document(path: Optional[Path]) -> tuple[Any, str]:
@@ -183,6 +195,8 @@ def read_key_file(path: Path, warnings: list[str]) -> str:
         warnings.append(f"api_key_file: {path} is open to others (mode {stat.S_IMODE(mode):04o}); wanted 0600")
     if len(data) > KEY_FILE_LIMIT:
         raise KeyFileError(f"{path} with more than {KEY_FILE_LIMIT} bytes", "a file with the key alone")
+    if data.startswith(BOM):
+        raise KeyFileError(f"{path} that begins with a byte order mark", "printable ASCII: save it as plain text")
     if data.endswith(b"\r\n"):
         raise KeyFileError(
             f"{path} ends with a carriage return (saved with Windows line ends)",
@@ -202,7 +216,7 @@ def read_key_file(path: Path, warnings: list[str]) -> str:
 def _key_faults(path: str, key: str) -> list[Fault]:
     if not key:
         return [Fault(path, "an empty key", "the system key")]
-    if re.fullmatch(r"[!-~]+", key) is None:
+    if not fits_a_header(key):
         return [Fault(path, "a key with blanks, line breaks or characters beyond ASCII", "printable ASCII, no blanks")]
     return []
 
@@ -223,6 +237,8 @@ def _faults(settings: AgentSettings) -> list[Fault]:
         faults.append(
             Fault("node_id", repr(settings.node_id), "1 to 63 of a-z, 0-9 and '-', with no '-' at either end")
         )
+    if settings.mgmt_addr is not None and re.fullmatch(r"[^\s/@]{1,255}", settings.mgmt_addr) is None:
+        faults.append(Fault("mgmt_addr", repr(settings.mgmt_addr), "one host name or address"))
     if settings.proxy is not None:
         try:
             parse_server_url(_without_login(settings.proxy), allow_plain_http=True)
@@ -237,12 +253,26 @@ def _faults(settings: AgentSettings) -> list[Fault]:
             )
         )
     faults += _path_faults(settings)
+    faults += _priority_faults(settings.engine_priorities)
     for n, fabric in enumerate(settings.fabrics):
         hcas = fabric.get("hcas", [])
         if not isinstance(fabric.get("name"), str) or set(fabric) - {"name", "hcas"}:
             faults.append(Fault(f"fabrics.{n}", repr(fabric)[:80], "a map with name and hcas"))
         elif not isinstance(hcas, list) or not all(isinstance(hca, str) for hca in hcas):
             faults.append(Fault(f"fabrics.{n}.hcas", repr(hcas)[:80], "a list of adapter names"))
+    return faults
+
+
+def _priority_faults(priorities: dict[str, list[str]]) -> list[Fault]:
+    faults = []
+    for form, entries in priorities.items():
+        if form not in FORMATS:
+            faults.append(Fault(f"engine_priorities.{form}", "an unknown format", f"one of {', '.join(FORMATS)}"))
+            continue
+        for n, entry in enumerate(entries):
+            wanted = entry_fault(form, entry)
+            if wanted is not None:
+                faults.append(Fault(f"engine_priorities.{form}.{n}", repr(entry)[:80], wanted))
     return faults
 
 
@@ -278,3 +308,10 @@ def state_dir_of(path: Optional[Path], environ: Mapping[str, str]) -> Path:
         document = None
     value = document.get("state_dir") if isinstance(document, dict) else None
     return Path(value if isinstance(value, str) else AgentSettings.state_dir)
+
+
+def masker_of(settings: AgentSettings) -> Masker:
+    """Knows every secret that the settings hold."""
+    masker = Masker()
+    masker.add_all([settings.api_key, password_in(settings.proxy)])
+    return masker

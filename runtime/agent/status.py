@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +26,12 @@ ASK_AGAIN_S = 0.2
 class AgentStatus:
     """The agent's own view; ``tasks`` are the claims it holds, ``undelivered`` counts results.
 
+    ``journal`` (``fault``, ``since``, ``set_aside``: see ``tasks.journal_health``) says whether work can be written
+    down now, and which journals could not be trusted.
+    ``process`` says whether plain processes run here, and whether anything keeps them; None: switched off.
     ``pid`` and ``boot_id`` tell whether the agent that wrote this still runs; ``seen_revision`` is the highest
-    revision seen of ``control_plane_id``, which the next start goes on from.
+    revision seen of ``control_plane_id``, which the next start goes on from; ``seen_revisions`` those of all that were
+    heard lately.
     """
 
     node_id: str
@@ -40,21 +46,55 @@ class AgentStatus:
     loops: list[LoopState] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
     undelivered: int = 0
+    journal: dict[str, Any] = field(default_factory=dict)
     foreign: Optional[list[dict[str, Any]]] = None
     stuck_tools: list[str] = field(default_factory=list)
+    process: Optional[dict[str, Any]] = None
     pid: int = 0
     boot_id: Optional[str] = None
     seen_revision: Optional[int] = None
+    seen_revisions: dict[str, int] = field(default_factory=dict)
     written_at: Optional[str] = None
 
 
+_WRITING = threading.Lock()
+"""Two at once would write one text into the other: the file's new form has one name."""
+
+
 def write_status(path: Path, status: dict[str, Any]) -> None:
-    """Replace the file at once, mode 0600. It may be lost in a power cut, so it is not synced."""
+    """Replace the file at once, mode 0600. It may be lost in a power cut, so it is not synced. Raises OSError; on a
+    full disk only when not even the short form has room in the old file's place."""
+    with _WRITING:
+        _write(path, status)
+
+
+def _write(path: Path, status: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-        json.dump(status, handle)
-    temporary.replace(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            json.dump(status, handle)
+        temporary.replace(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+            raise
+        temporary.unlink(missing_ok=True)
+        if not _written_over(path, status):
+            raise
+
+
+def _written_over(path: Path, status: dict[str, Any]) -> bool:
+    """A full disk: the old file has its place already, and what is said now goes there if it fits; the lists that
+    may be long are left out then. Whoever reads at that very moment may find neither."""
+    short = {**status, "tasks": [], "foreign": None, "loops": []}
+    with path.open("r+b", buffering=0) as file:
+        before = os.fstat(file.fileno())
+        for told in (status, short):
+            data = json.dumps(told).encode()
+            if len(data) <= before.st_blocks * 512:
+                file.write(data.ljust(before.st_size))  # never shorter: the place would be given up
+                return True
+    return False
 
 
 def read_status(path: Path) -> Optional[dict[str, Any]]:
@@ -133,10 +173,15 @@ def as_text(verdict: Verdict) -> str:
     overdue = [loop["name"] for loop in status.get("loops", []) if loop.get("overdue")]
     if overdue:
         lines.append(f"overdue     {', '.join(overdue)}")
+    process = status.get("process")
+    if process:
+        kept = "each in a unit of its own" if process.get("confined") else "not confined: they read what their user may"
+        lines.append(f"processes   {kept if process.get('available') else process.get('error')}")
     for name in ("undelivered", "stuck_tools"):
         if status.get(name):
             value = status[name]
             lines.append(f"{name:<11} {', '.join(value) if isinstance(value, list) else value}")
+    lines += _about_journal(status.get("journal") or {})
     lines.append(f"tasks       {len(status.get('tasks', []))}")
     lines += [
         f"  {task.get('task_id')} attempt {task.get('attempt')} {task.get('phase')}" for task in status.get("tasks", [])
@@ -144,3 +189,14 @@ def as_text(verdict: Verdict) -> str:
     if status.get("foreign"):
         lines.append(f"foreign     {len(status['foreign'])} containers of other control planes")
     return "\n".join(lines)
+
+
+def _about_journal(journal: dict[str, Any]) -> list[str]:
+    lines = []
+    if journal.get("fault"):
+        lines.append(
+            f"journal     cannot be written since {journal.get('since')}: {journal['fault']}; nothing is claimed"
+        )
+    for aside in journal.get("set_aside") or ():
+        lines.append(f"set aside   {aside.get('file')}: {aside.get('why') or 'why is not known any more'}")
+    return lines

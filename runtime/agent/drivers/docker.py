@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-import base64
+import contextlib
+import dataclasses
 import json
 import posixpath
-import struct
+import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, Optional
 
 from runtime.agent.drivers.containers import create_body
-from runtime.agent.drivers.driver import LABEL_UID, ContainerPlan, EngineFacts, Facts, Seen
+from runtime.agent.drivers.docker_answers import (
+    bridge_made_at,
+    created_of,
+    engine_of,
+    event_of,
+    facts_of,
+    listing_of,
+    reading,
+    signalled_before_end,
+    stat_of,
+)
+from runtime.agent.drivers.docker_logs import DockerLogs
+from runtime.agent.drivers.driver import (
+    DEFAULT_PATH,
+    LABEL_ATTEMPT,
+    LABEL_CLAIM,
+    LABEL_UID,
+    ContainerPlan,
+    EngineFacts,
+    Facts,
+    RunTimes,
+    Seen,
+)
 from runtime.agent.drivers.engine import DockerEngine
-from runtime.agent.drivers.errors import EngineRefused, EngineUnavailable, NotThere
+from runtime.agent.drivers.engine_unit import unit_times
+from runtime.agent.drivers.errors import EngineRefused, NotThere
 from runtime.agent.drivers.images import DockerImages
+from runtime.agent.drivers.output import LogPiece, LogRest
+from runtime.agent.drivers.transport import Keep, lines_of
+from runtime.agent.drivers.witness import Witness
 from runtime.protocol.times import from_wire
 
 LIST_S = 10.0
@@ -21,48 +49,81 @@ CREATE_S = 120.0
 START_S = 120.0
 REMOVE_S = 120.0
 EVENTS_SILENCE_S = 300.0
-TAIL_LINES = 16384
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-CARDS_VARIABLE = "NVIDIA_VISIBLE_DEVICES="
-NO_CARDS = ("", "void", "none", "all")
-_NEVER = "0001-01-01"
+EVENTS = ("start", "kill", "die", "oom", "destroy", "update")
+DEFAULT_HOSTS = (None, "unix:///var/run/docker.sock", "unix:///run/docker.sock")
+UNIT_SLACK_S = 2.0
+EXIT_KILLED = 137
+"""What a kill -9 leaves, whether for memory or by hand."""
+STAT_HEADER = "X-Docker-Container-Path-Stat"
+_SAME_CLAIM = (LABEL_UID, LABEL_ATTEMPT, LABEL_CLAIM)
 _GO_DIR = 1 << 31
 _GO_LINK = 1 << 27
-_FRAME = struct.Struct(">BxxxL")
 
 
 class DockerDriver:
-    """Containers, and the engine's ``images``. Safe to use from many threads; holds no state but the connection.
+    """Containers, and the engine's ``images``. Safe to use from many threads; holds no state but the connection, and
+    what the engine told of ends as they happened.
 
-    ``host`` is the engine's address (``unix:///run/docker.sock``), None for Docker's own default.
+    ``host`` is the engine's address (``unix:///run/docker.sock``), None for Docker's own default. ``keep_pull`` gets
+    the descriptor of each pull's connection, and returns what ends it (see :mod:`runtime.agent.handover`).
     """
 
-    def __init__(self, host: Optional[str] = None) -> None:
+    confined = True
+    outlives_machine = True
+
+    def __init__(self, host: Optional[str] = None, keep_pull: Optional[Keep] = None) -> None:
         self._engine = DockerEngine(host)
-        self.images = DockerImages(self._engine)
+        self._is_default = host in DEFAULT_HOSTS
+        self._witness = Witness()
+        self.images = DockerImages(self._engine, keep=keep_pull)
+        self._logs = DockerLogs(self._engine)
 
     def engine(self) -> EngineFacts:
         """Which engine answers now."""
-        info = self._engine.call("GET", "/info", timeout_s=LIST_S)
-        return EngineFacts(
-            id=info.get("ID") or None,
-            version=info.get("ServerVersion") or None,
-            runtimes=tuple(sorted(info.get("Runtimes") or ())),
-            root_dir=info.get("DockerRootDir") or None,
-            live_restore=bool(info.get("LiveRestoreEnabled")),
-        )
+        return engine_of(self._engine.call("GET", "/info", timeout_s=LIST_S))
+
+    def wall(self) -> float:
+        """The clock by which the engine dates, in seconds since the epoch."""
+        return self._engine.wall()
 
     def started_at(self) -> Optional[str]:
         """When this run of the engine began, None when it cannot be told.
 
         No call says so; but the engine makes its default bridge anew at each start, unless containers outlived
-        the restart.
+        the restart. Never answered by an engine that is going down: EngineUnavailable.
         """
         try:
-            network = self._engine.call("GET", "/networks/bridge", timeout_s=LIST_S)
+            return bridge_made_at(self._engine.call("GET", "/networks/bridge", timeout_s=LIST_S))
         except EngineRefused:
             return None  # switched off on this engine
-        return _moment(network.get("Created"))
+
+    def run_times(self) -> Optional[RunTimes]:
+        """When the engine was stopped and started, as systemd has it; None where it is not known to be that unit."""
+        times = unit_times()
+        if times is None or self._is_default:
+            return times
+        made = self.started_at()
+        age = None if made is None else self.wall() - from_wire(made).timestamp()
+        began, ready = time.monotonic() - times.began, time.monotonic() - times.ready
+        return times if age is not None and ready - UNIT_SLACK_S <= age <= began + UNIT_SLACK_S else None
+
+    def ended_by_itself(self, container_id: str) -> bool:
+        """Whether the engine told of its end, and of no signal that it had sent before. False: not known."""
+        return self._witness.ended_by_itself(container_id)
+
+    def was_signalled(self, container_id: str) -> Optional[bool]:
+        """Whether a signal was sent to it before it ended, by what the engine still knows of its last run; None when
+        that is not enough. No clock counts, only the order."""
+        events = self._engine.call_lines(
+            "/events",
+            params={
+                "since": "1",
+                "until": str(int(time.time()) + 1),
+                "filters": json.dumps({"container": [container_id]}),
+            },
+            timeout_s=LIST_S,
+        )
+        return signalled_before_end(event_of(line) for line in events)
 
     def list_own(self) -> list[Seen]:
         """Every container that carries our labels, of this and of other control planes, in one call."""
@@ -72,35 +133,44 @@ class DockerDriver:
             params={"all": "1", "filters": json.dumps({"label": [LABEL_UID]})},
             timeout_s=LIST_S,
         )
-        return [
-            Seen(
-                id=row["Id"],
-                name=(row.get("Names") or ["/"])[0].lstrip("/"),
-                state=row.get("State", ""),
-                labels=row.get("Labels") or {},
-                created_at=float(row.get("Created") or 0),
-            )
-            for row in rows
-        ]
+        return listing_of(rows)
 
     def inspect(self, container_id: str) -> Facts:
         """NotThere when the container is gone."""
-        return facts_of(self._engine.call("GET", f"/containers/{container_id}/json", timeout_s=LIST_S))
+        facts = facts_of(self._engine.call("GET", f"/containers/{container_id}/json", timeout_s=LIST_S))
+        if facts.exit_code != EXIT_KILLED or facts.running or facts.oom_killed:
+            return facts
+        return dataclasses.replace(facts, oom_killed=self._witness.killed_for_memory(facts.id))
 
     def create(self, plan: ContainerPlan, spare_name: str) -> str:
         """The new container's full id. When the plan's name is taken, the spare one is used; a conflict over that
-        is refused with status 409."""
+        is refused with status 409. A name that a container of this very claim has is no conflict: it is that one."""
         body = create_body(plan)
+        for name, last in ((plan.name, False), (spare_name, True)):
+            try:
+                return self._create(name, body)
+            except EngineRefused as refusal:
+                if refusal.status != 409:
+                    raise
+                made = self._made_before(name, plan)
+                if made is not None:
+                    return made
+                if last:
+                    raise
+        raise AssertionError("the last name was not tried")
+
+    def _made_before(self, name: str, plan: ContainerPlan) -> Optional[str]:
+        """The container with that name, where it was made for the same claim and has not run yet."""
         try:
-            return self._create(plan.name, body)
-        except EngineRefused as refusal:
-            if refusal.status != 409:
-                raise
-        return self._create(spare_name, body)
+            found = self.inspect(name)
+        except NotThere:
+            return None  # it went in between
+        same = all(found.labels.get(label) == plan.labels[label] for label in _SAME_CLAIM)
+        return found.id if same and found.state == "created" else None
 
     def _create(self, name: str, body: dict[str, Any]) -> str:
         answer = self._engine.call("POST", "/containers/create", params={"name": name}, body=body, timeout_s=CREATE_S)
-        return str(answer["Id"])
+        return created_of(answer)
 
     def start(self, container_id: str) -> None:
         """Running already counts as started."""
@@ -115,6 +185,12 @@ class DockerDriver:
                 return False
             raise
         return True
+
+    def never_restart(self, container_id: str) -> None:
+        """Take back a restart policy that somebody set by hand. What cannot be changed any more will not start."""
+        body = {"RestartPolicy": {"Name": "no"}}
+        with contextlib.suppress(EngineRefused):
+            self._engine.call("POST", f"/containers/{container_id}/update", body=body, timeout_s=LIST_S)
 
     def remove(self, container_id: str, force: bool = False) -> None:
         """With its anonymous volumes; named volumes and bind mounts stay. Gone already counts as removed."""
@@ -131,15 +207,10 @@ class DockerDriver:
         a program may end with the same code. What lies in the container decides.
         """
         document = self._engine.call("GET", f"/containers/{container_id}/json", timeout_s=LIST_S)
-        program = str(document.get("Path") or "")
-        config = document.get("Config") or {}
+        with reading("a container"):
+            program, places = _programs(document)
         if not program:
             return None
-        if "/" in program:
-            places = [posixpath.join(config.get("WorkingDir") or "/", program)]
-        else:
-            path = next((item[5:] for item in config.get("Env") or () if item.startswith("PATH=")), DEFAULT_PATH)
-            places = [posixpath.join(folder, program) for folder in path.split(":") if folder.startswith("/")]
         found = [mode for mode in (self._mode(container_id, place) for place in places) if mode is not None]
         if not found:
             return f'exec: "{program}": no such file or directory'
@@ -149,133 +220,65 @@ class DockerDriver:
             return f'exec: "{program}": permission denied'
         return None
 
+    def changed_ns(self, container_id: str, path: str) -> Optional[int]:
+        """When what lies at ``path`` in the container was last changed, in whole microseconds given as nanoseconds
+        since the epoch, as the engine itself sees it; None: there is nothing."""
+        found = self._look_at(container_id, path)
+        if found is None:
+            return None
+        moment: timedelta = found["mtime"] - datetime(1970, 1, 1, tzinfo=timezone.utc)
+        return moment // timedelta(microseconds=1) * 1000
+
     def _mode(self, container_id: str, path: str) -> Optional[int]:
         """The file mode (in the engine's bits) of what lies at ``path`` in the container; None: nothing."""
+        found = self._look_at(container_id, path)
+        return None if found is None else int(found["mode"])
+
+    def _look_at(self, container_id: str, path: str) -> Optional[dict[str, Any]]:
+        """What the engine says of a path in a container, running or not; None: there is nothing."""
         try:
-            response = self._engine.send(
-                "HEAD", f"/containers/{container_id}/archive", params={"path": path}, timeout_s=LIST_S
-            )
+            headers = self._engine.head(f"/containers/{container_id}/archive", params={"path": path}, timeout_s=LIST_S)
         except NotThere:
             return None
-        header = response.headers.get("X-Docker-Container-Path-Stat", "")
-        try:
-            return int(json.loads(base64.b64decode(header))["mode"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise EngineUnavailable("the engine's answer about a path has an unknown shape") from error
+        return stat_of(headers.get(STAT_HEADER, ""))
 
-    def log_tail(self, container_id: str, limit_bytes: int) -> bytes:
-        """The last ``limit_bytes`` of standard output and error, as raw bytes, read in pieces."""
-        tail = bytearray()
-        params = {"stdout": "1", "stderr": "1", "tail": str(TAIL_LINES)}
-        for piece in _frames(
-            self._engine.stream(self._logs(container_id), params=params, on_open=_ignore, timeout_s=LIST_S)
-        ):
-            tail += piece
-            if len(tail) > 4 * limit_bytes:
-                del tail[:-limit_bytes]
-        return bytes(tail[-limit_bytes:])
+    def log_rest(self, container_id: str, limit_bytes: int, after: str = "", thorough: bool = True) -> LogRest:
+        """The output since the place ``after``: see :mod:`runtime.agent.drivers.output`."""
+        return self._logs.rest(container_id, limit_bytes, after, thorough)
 
-    def log_stream(self, container_id: str, on_open: Callable[[Callable[[], None]], None]) -> Iterator[bytes]:
-        """All output from the start on, then what comes, until the container ends or the stream is closed."""
-        params = {"stdout": "1", "stderr": "1", "follow": "1", "tail": "all"}
-        return _frames(
-            self._engine.stream(self._logs(container_id), params=params, on_open=on_open, timeout_s=EVENTS_SILENCE_S)
-        )
+    def log_follow(
+        self, container_id: str, after: str, on_open: Callable[[Callable[[], None]], None]
+    ) -> Iterator[LogPiece]:
+        """The output behind the place ``after`` as it comes. ``on_open`` gets what ends it from any thread."""
+        return self._logs.follow(container_id, after, on_open)
 
     def events(self, on_open: Callable[[Callable[[], None]], None]) -> Iterator[str]:
         """The uid of each task whose container started, ended or vanished, as it happens.
 
         A silence of 5 minutes ends the stream like a lost connection: the caller looks for itself and comes again.
         """
-        filters = {"type": ["container"], "label": [LABEL_UID], "event": ["start", "die", "oom", "destroy"]}
-        buffer = b""
-        for piece in self._engine.stream(
-            "/events", params={"filters": json.dumps(filters)}, on_open=on_open, timeout_s=EVENTS_SILENCE_S
-        ):
-            *lines, buffer = (buffer + piece).split(b"\n")
-            for line in lines:
-                uid = _event_uid(line)
-                if uid:
-                    yield uid
+        filters = {"type": ["container"], "label": [LABEL_UID], "event": list(EVENTS)}
 
-    @staticmethod
-    def _logs(container_id: str) -> str:
-        return f"/containers/{container_id}/logs"
+        def opened(close: Callable[[], None]) -> None:
+            self._witness.opened()
+            on_open(close)
+
+        pieces = self._engine.stream(
+            "/events", params={"filters": json.dumps(filters)}, on_open=opened, timeout_s=EVENTS_SILENCE_S
+        )
+        for line in lines_of(pieces):
+            event = event_of(line)
+            if event is not None:
+                self._witness.heard(event.what, event.container_id)
+                if event.what != "kill":
+                    yield event.uid
 
 
-def facts_of(document: dict[str, Any]) -> Facts:
-    """An inspection's answer in our words. Pure."""
-    state = document.get("State") or {}
+def _programs(document: dict[str, Any]) -> tuple[str, list[str]]:
+    """The container's program, and the paths where it may lie, in the order in which they are looked at."""
+    program = str(document.get("Path") or "")
     config = document.get("Config") or {}
-    host = document.get("HostConfig") or {}
-    networks = (document.get("NetworkSettings") or {}).get("Networks") or {}
-    addresses = [network.get("IPAddress") for network in networks.values() if network.get("IPAddress")]
-    return Facts(
-        id=document["Id"],
-        name=document.get("Name", "").lstrip("/"),
-        state=state.get("Status", ""),
-        running=bool(state.get("Running")),
-        exit_code=state.get("ExitCode"),
-        error=state.get("Error") or "",
-        oom_killed=bool(state.get("OOMKilled")),
-        started_at=_moment(state.get("StartedAt")),
-        finished_at=_moment(state.get("FinishedAt")),
-        labels=config.get("Labels") or {},
-        pid=int(state.get("Pid") or 0),
-        stop_signal=config.get("StopSignal") or "SIGTERM",
-        address=addresses[0] if addresses else None,
-        network_mode=host.get("NetworkMode", ""),
-        cards=_cards(config, host),
-    )
-
-
-def _cards(config: dict[str, Any], host: dict[str, Any]) -> tuple[str, ...]:
-    """By the device requests, else by the variable of NVIDIA's runtime."""
-    asked = [str(name) for request in host.get("DeviceRequests") or () for name in request.get("DeviceIDs") or ()]
-    said = [item[len(CARDS_VARIABLE) :] for item in config.get("Env") or () if item.startswith(CARDS_VARIABLE)]
-    words = asked or [word for value in said for word in value.split(",")]
-    return tuple(sorted({word for word in words if word not in NO_CARDS}))
-
-
-def _moment(text: Optional[str]) -> Optional[str]:
-    if not text or text.startswith(_NEVER):
-        return None
-    try:
-        from_wire(text)
-    except ValueError:
-        return None
-    return text
-
-
-def _event_uid(line: bytes) -> str:
-    try:
-        attributes = json.loads(line)["Actor"]["Attributes"]
-        return str(attributes.get(LABEL_UID, ""))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ""
-
-
-def _frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The payload of the engine's multiplexed log frames, in pieces as they come: a frame is never held whole."""
-    buffer = bytearray()
-    left = 0
-    for piece in pieces:
-        buffer += piece
-        while buffer:
-            if left == 0:
-                if len(buffer) < _FRAME.size:
-                    break
-                kind, left = _FRAME.unpack(bytes(buffer[: _FRAME.size]))
-                if kind > 2:
-                    raise EngineUnavailable("the engine's log stream has an unknown shape")
-                del buffer[: _FRAME.size]
-                continue
-            payload = bytes(buffer[:left])
-            del buffer[:left]
-            left -= len(payload)
-            if payload:
-                yield payload
-
-
-def _ignore(close: Callable[[], None]) -> None:
-    """Nobody ends this stream early: its silence limit does."""
+    if "/" in program:
+        return program, [posixpath.join(config.get("WorkingDir") or "/", program)]
+    path = next((item[5:] for item in config.get("Env") or () if item.startswith("PATH=")), DEFAULT_PATH)
+    return program, [posixpath.join(folder, program) for folder in path.split(":") if folder.startswith("/")]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 if TYPE_CHECKING:
     from runtime.agent.drivers.images import DockerImages
+    from runtime.agent.drivers.output import LogPiece, LogRest
+    from runtime.protocol.heartbeat import Gpu
 
 LABEL_PREFIX = "heterofleet."
 LABEL_CONTROL_PLANE = LABEL_PREFIX + "control-plane"
@@ -18,6 +20,9 @@ LABEL_UID = LABEL_PREFIX + "uid"
 LABEL_ATTEMPT = LABEL_PREFIX + "attempt"
 LABEL_CLAIM = LABEL_PREFIX + "claim"
 LABEL_DEADLINE = LABEL_PREFIX + "deadline"
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where a task's program is looked for when nobody says where."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ class Seen:
 @dataclass(frozen=True)
 class Facts:
     """What an inspection says. ``started_at`` and ``finished_at`` are None when there was no such moment;
-    ``cards`` are the UUIDs of the cards that it was given one by one."""
+    ``cards`` are the UUIDs of the cards that it was given one by one; ``sources`` are those of its bind mounts.
+    ``restarts``: somebody told the engine to start it again when it ends; ``restarted`` counts how often it did."""
 
     id: str
     name: str
@@ -65,6 +71,9 @@ class Facts:
     address: Optional[str] = None
     network_mode: str = ""
     cards: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    restarts: bool = False
+    restarted: int = 0
 
     @property
     def ended(self) -> bool:
@@ -84,7 +93,7 @@ class Mount:
 class ContainerPlan:
     """A container as it shall be. ``env`` is complete: what the task said, and over it what the agent owns;
     ``unset`` names what the image must not say either. ``devices`` holds parts of the engine's host configuration
-    (see ``hardware.visibility``)."""
+    (see ``hardware.visibility``), ``gpus`` the cards themselves."""
 
     name: str
     image: str
@@ -104,6 +113,7 @@ class ContainerPlan:
     ipc_host: bool = False
     log_max_mib: int = 50
     devices: dict[str, Any] = field(default_factory=dict)
+    gpus: tuple[Gpu, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,20 +127,46 @@ class EngineFacts:
     live_restore: bool = False
 
 
+@dataclass(frozen=True)
+class RunTimes:
+    """An engine's present run and the end of the one before, in seconds of the machine's monotonic clock.
+    ``stopping``: when that end began, None when there was none."""
+
+    stopping: Optional[float]
+    began: float
+    ready: float
+
+
 class Driver(Protocol):
-    """Every call has a deadline and raises DriverError. ``list_own`` is one call, whatever it finds."""
+    """Every call has a deadline and raises DriverError. ``list_own`` is one call, whatever it finds.
 
-    images: DockerImages
+    ``images`` is None where tasks need no image. ``confined``: tasks are kept from what they were not given.
+    ``outlives_machine``: what it made is still listed after a restart of the machine; the output is, in any case.
+    """
 
+    @property
+    def confined(self) -> bool: ...
+    @property
+    def outlives_machine(self) -> bool: ...
+    @property
+    def images(self) -> Optional[DockerImages]: ...
     def engine(self) -> EngineFacts: ...
+    def wall(self) -> float: ...
     def started_at(self) -> Optional[str]: ...
+    def run_times(self) -> Optional[RunTimes]: ...
+    def ended_by_itself(self, container_id: str) -> bool: ...
+    def was_signalled(self, container_id: str) -> Optional[bool]: ...
     def list_own(self) -> list[Seen]: ...
     def inspect(self, container_id: str) -> Facts: ...
     def create(self, plan: ContainerPlan, spare_name: str) -> str: ...
     def start(self, container_id: str) -> None: ...
     def signal(self, container_id: str, signal: str) -> bool: ...
+    def never_restart(self, container_id: str) -> None: ...
     def remove(self, container_id: str, force: bool = False) -> None: ...
     def missing_program(self, container_id: str) -> Optional[str]: ...
-    def log_tail(self, container_id: str, limit_bytes: int) -> bytes: ...
-    def log_stream(self, container_id: str, on_open: Callable[[Callable[[], None]], None]) -> Iterator[bytes]: ...
+    def changed_ns(self, container_id: str, path: str) -> Optional[int]: ...
+    def log_rest(self, container_id: str, limit_bytes: int, after: str = "", thorough: bool = True) -> LogRest: ...
+    def log_follow(
+        self, container_id: str, after: str, on_open: Callable[[Callable[[], None]], None]
+    ) -> Iterator[LogPiece]: ...
     def events(self, on_open: Callable[[Callable[[], None]], None]) -> Iterator[str]: ...

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any, Callable, Optional
 from urllib.parse import quote
 
+from runtime.agent.drivers.docker_answers import names_of, reading
 from runtime.agent.drivers.engine import DockerEngine
 from runtime.agent.drivers.errors import (
     EngineRefused,
@@ -20,7 +21,10 @@ from runtime.agent.drivers.errors import (
     PullFailed,
     PullStalled,
 )
+from runtime.agent.drivers.spare import Spare, spare
+from runtime.agent.drivers.transport import Keep, lines_of
 from runtime.protocol.heartbeat import PullProgress
+from runtime.protocol.masking import Masker
 from runtime.protocol.names import parse_image_reference
 from runtime.protocol.tasks import RegistryAuth
 
@@ -29,6 +33,9 @@ log = logging.getLogger(__name__)
 LIST_S = 20.0
 TAIL_LINES = 20
 TAIL_LINE_CHARS = 300
+LAYERS = 1024
+"""No image has more; the engine itself refuses those with more than 127."""
+
 _HUB = {"index.docker.io": "docker.io", "registry-1.docker.io": "docker.io"}
 _DONE = ("Pull complete", "Already exists", "Download complete")
 
@@ -36,9 +43,12 @@ _DONE = ("Pull complete", "Already exists", "Download complete")
 class DockerImages:
     """The engine's image store."""
 
-    def __init__(self, engine: DockerEngine, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, engine: DockerEngine, clock: Callable[[], float] = time.monotonic, keep: Optional[Keep] = None
+    ) -> None:
         self._engine = engine
         self._clock = clock
+        self._keep = keep
 
     def present(self, image: str) -> bool:
         """Whether exactly this reference is here: the tag letter for letter, or the digest among the image's
@@ -48,25 +58,24 @@ class DockerImages:
         except NotThere:
             return False
         wanted = parse_image_reference(image)
-        names = document.get("RepoDigests" if wanted.digest else "RepoTags") or []
-        return any(_same(wanted_name, image) for wanted_name in names)
+        with reading("an image"):
+            names = document.get("RepoDigests" if wanted.digest else "RepoTags") or []
+            return any(_same(wanted_name, image) for wanted_name in names)
 
     def list(self) -> list[str]:
         """Every reference on the engine: tags, and digests."""
-        rows = self._engine.call("GET", "/images/json", timeout_s=LIST_S)
-        names: set[str] = set()
-        for row in rows:
-            for name in [*(row.get("RepoTags") or ()), *(row.get("RepoDigests") or ())]:
-                if not name.startswith("<none>"):
-                    names.add(name)
-        return sorted(names)
+        return names_of(self._engine.call("GET", "/images/json", timeout_s=LIST_S))
+
+    def spare(self) -> Optional[Spare]:
+        """What could be removed to make room; None when the engine could not be asked."""
+        return spare(self._engine)
 
     def pull(self, image: str, auth: Optional[RegistryAuth], stall_s: float, total_s: float) -> DockerPull:
         """A pull that is ready to run; nothing is sent before its ``run``. Credentials go to their registry only."""
         if auth is not None and not is_for(auth, image):
             log.warning("the credentials for %s are not sent to the registry of %s", auth.server, image)
             auth = None
-        return DockerPull(self._engine, image, auth, stall_s, total_s, self._clock)
+        return DockerPull(self._engine, image, auth, stall_s, total_s, self._clock, self._keep)
 
 
 def _same(name: str, image: str) -> bool:
@@ -106,7 +115,9 @@ class DockerPull:
         stall_s: float,
         total_s: float,
         clock: Callable[[], float],
+        keep: Optional[Keep] = None,
     ) -> None:
+        self._keep = keep
         self._engine = engine
         self._image = image
         self._auth = auth
@@ -118,9 +129,13 @@ class DockerPull:
         self._layers: dict[str, str] = {}
         self._bytes: dict[str, int] = {}
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        # A registry may say what it was sent; its words are masked before they are cut and handed on.
+        self._masker = Masker()
+        self._masker.add(auth.password if auth is not None else None)
         self._lock = threading.Lock()
         self._close: Optional[Callable[[], None]] = None
         self._verdict: Optional[str] = None
+        self._cause = ""
 
     @property
     def tail(self) -> tuple[str, ...]:
@@ -137,6 +152,11 @@ class DockerPull:
         """When to ask again (same clock), or None when the pull has used up its time."""
         due = min(self._moved + self._stall_s, self._ends)
         return None if now >= due else due
+
+    def stop_for(self, text: str) -> None:
+        """End it for a cause of the node's own: ``run`` raises PullFailed with this text; any thread."""
+        self._cause = text
+        self._stop("stopped")
 
     def give_up(self) -> None:
         """End it for lack of progress; any thread."""
@@ -162,20 +182,19 @@ class DockerPull:
                 headers=registry_header(self._auth),
                 on_open=self._opened,
                 timeout_s=self._total_s + 60.0,
+                keep=self._keep,
             )
-            buffer = b""
-            for piece in stream:
-                *lines, buffer = (buffer + piece).split(b"\n")
-                for line in lines:
-                    error = self._take(line) or error
-            error = self._take(buffer) or error
+            for line in lines_of(stream):
+                error = self._take(line) or error
         except EngineRefused as refusal:
-            error = refusal.text
+            error = self._masker.text(refusal.text)
         except EngineUnavailable:
             if self._verdict is None:
                 raise
         if self._verdict == "cancelled":
             raise PullCancelled(f"the pull of {self._image} was given up")
+        if self._verdict == "stopped":
+            raise PullFailed(self._cause, self.tail)
         if self._verdict == "stalled":
             spent = self._clock() - self._begun
             raise PullStalled(
@@ -205,15 +224,17 @@ class DockerPull:
         """One line of progress; the error's text when it is one."""
         try:
             document: Any = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if not isinstance(document, dict):
             return None
         if document.get("error"):
-            self._tail.append(str(document["error"])[:TAIL_LINE_CHARS])
-            return str(document["error"])
+            error = self._masker.text(str(document["error"]))
+            self._tail.append(error[:TAIL_LINE_CHARS])
+            return error
         layer, status = str(document.get("id") or ""), str(document.get("status") or "")
-        current = (document.get("progressDetail") or {}).get("current")
+        detail = document.get("progressDetail")
+        current = detail.get("current") if isinstance(detail, dict) else None
         changed = self._layers.get(layer) != status
         if status == "Downloading" and isinstance(current, int) and current > self._bytes.get(layer, 0):
             self._bytes[layer] = current
@@ -222,10 +243,12 @@ class DockerPull:
             changed = True
         if changed and not status.startswith("Retrying"):
             self._moved = self._clock()
+        if len(self._layers) > LAYERS and layer not in self._layers:
+            return None
         if layer and layer != (parse_image_reference(self._image).tag or ""):
             if changed:
-                self._tail.append(f"{layer}: {status}"[:TAIL_LINE_CHARS])
+                self._tail.append(self._masker.text(f"{layer}: {status}")[:TAIL_LINE_CHARS])
             self._layers[layer] = status
         elif status:
-            self._tail.append(status[:TAIL_LINE_CHARS])
+            self._tail.append(self._masker.text(status)[:TAIL_LINE_CHARS])
         return None

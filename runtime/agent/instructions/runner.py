@@ -25,7 +25,7 @@ from runtime.protocol.codec import WireError, decode
 from runtime.protocol.instructions import Channel, ImageRequest, Instruction, InstructionStatus, InstructionUpdate
 
 if TYPE_CHECKING:
-    from runtime.agent.drivers.driver import Driver
+    from runtime.agent.drivers.images import DockerImages
     from runtime.agent.link.client import ServerClient
     from runtime.agent.link.identity import Identity
     from runtime.agent.tasks.journal import Journal
@@ -43,12 +43,12 @@ CLAIMED, BEGUN, ENDED, TOLD = "claimed", "begun", "ended", "told"
 class InstructionRunner:
     """Runs the channels of this node. ``wake`` says which may hold something."""
 
-    def __init__(self, client: ServerClient, driver: Driver, journal: Journal, identity: Identity) -> None:
+    def __init__(self, client: ServerClient, images: DockerImages, journal: Journal, identity: Identity) -> None:
         self._client = client
         self._journal = journal
         self._identity = identity
         self._timers = Timers()
-        self._images = ImageChannel(driver.images, self._timers, STALL_S)
+        self._images = ImageChannel(images, self._timers, STALL_S)
         self._pool = Pool("instruction", WORKERS)
         self._stop = threading.Event()
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from runtime.protocol import PROTOCOL
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import UNCHANGING, Heartbeat, HeartbeatAnswer, Host
+from runtime.protocol.heartbeat import STEADY, UNCHANGING, Heartbeat, HeartbeatAnswer, Host
 
 HOST_LOAD = ("cpu_percent", "memory_used_mib", "disks", "uptime_s")
 """Members of ``host`` that are sent with every beat."""
@@ -56,6 +56,7 @@ class Composer:
         self.control_plane_id = control_plane_id
         self._seq = 0
         self._held: dict[str, str] = {}
+        self._kept: frozenset[str] = frozenset()
         self._digested: dict[str, tuple[Any, str]] = {}
 
     def compose(self, who: dict[str, Any], content: Content) -> Heartbeat:
@@ -63,7 +64,7 @@ class Composer:
         self._seq += 1
         members = dict(content.members)
         digests: dict[str, str] = {}
-        for name in UNCHANGING:
+        for name in (*UNCHANGING, *(name for name in STEADY if name in self._kept)):
             value = members.get(name)
             if value is None:
                 members.pop(name, None)
@@ -82,13 +83,14 @@ class Composer:
         changed = self.control_plane_id not in (None, answer.control_plane_id)
         self.control_plane_id = answer.control_plane_id
         self._held = {} if changed else dict(beat.digests)
+        self._kept = frozenset(answer.keeps)
         for name in answer.send_full:
             self._held.pop(name, None)
         return changed
 
     def failed(self) -> None:
         """A beat was not answered with 200: who answers next may know nothing of this node."""
-        self._held = {}
+        self._held, self._kept = {}, frozenset()
 
     def _digest(self, name: str, value: Any) -> str:
         known = self._digested.get(name)

@@ -9,19 +9,20 @@ up. What cannot be used is :class:`Unavailable`, what was decided is :class:`Ref
 from __future__ import annotations
 
 import json
-import ssl
+import logging
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 from urllib.parse import quote
 
 from runtime.agent.link.answers import body_of, judge
 from runtime.agent.link.errors import Refused, Unavailable
+from runtime.agent.link.seen import SeenRevisions
 from runtime.protocol import routes
 from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.causes import root_cause
 from runtime.protocol.codec import WireError, decode, encode
+from runtime.protocol.credentials import ca_bundle
 from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer, PendingCounts, Preflight
 from runtime.protocol.instructions import Channel, Instruction, InstructionList, InstructionUpdate
 from runtime.protocol.problems import MEDIA_TYPE
@@ -34,34 +35,19 @@ if TYPE_CHECKING:
     from runtime.agent.settings import AgentSettings
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 CONNECT_S = 3.0
 BEAT_READ_S = 8.0
 READ_S = 30.0
 CONNECTIONS = 20
 
-SYSTEM_CA_FILES = (
-    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
-    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL and their kin
-    "/etc/ssl/ca-bundle.pem",  # SUSE
-    "/etc/ssl/cert.pem",
-)
-
-
-def ca_bundle(ca_file: Optional[str]) -> Optional[str]:
-    """Where trust comes from: the setting, else the system's own list; None: the library's list."""
-    if ca_file is not None:
-        return ca_file
-    for path in (ssl.get_default_verify_paths().cafile, *SYSTEM_CA_FILES):
-        if path and Path(path).is_file():
-            return path
-    return None
-
 
 class ServerClient:
     """All calls of the contract, as the node of ``identity``. Safe to use from several threads.
 
-    ``control_plane_id`` and ``revision`` are those of the newest answer, by the time its request was sent.
+    ``control_plane_id`` and ``revision`` are those of the newest answer, by the time its request was sent; ``seen``
+    holds the highest of them all.
     """
 
     def __init__(
@@ -72,11 +58,13 @@ class ServerClient:
         connect_s: float = CONNECT_S,
         beat_read_s: float = BEAT_READ_S,
         read_s: float = READ_S,
+        seen: Optional[SeenRevisions] = None,
     ) -> None:
         if settings.server_url is None:
             raise ValueError("server_url is not set")
         self.address = parse_server_url(settings.server_url, allow_plain_http=settings.allow_plain_http)
         self.identity = identity
+        self.seen = seen or SeenRevisions()
         self._settings = settings
         self._connect_s = connect_s
         self._beat_read_s = beat_read_s
@@ -95,6 +83,15 @@ class ServerClient:
     @property
     def revision(self) -> Optional[int]:
         return self._revision
+
+    @property
+    def behind(self) -> bool:
+        """Whether the newest answer's revision lies below one that was seen before: then the database was put back, and
+        what it does not know may well exist."""
+        with self._lock:
+            control_plane_id, revision = self._control_plane_id, self._revision
+        highest = self.seen.highest(control_plane_id)
+        return revision is not None and highest is not None and revision < highest
 
     def close(self) -> None:
         self._beats.close()
@@ -160,7 +157,7 @@ class ServerClient:
         The key goes along only to the host of ``server_url``, and never over a weaker scheme.
         """
         try:
-            target = parse_server_url(url.split("?", 1)[0], allow_plain_http=self._settings.allow_plain_http)
+            target = parse_server_url(url.partition("?")[0], allow_plain_http=self._settings.allow_plain_http)
         except AddressError as error:
             raise Unavailable(f"the doorbell's address cannot be used: {error}") from None
         if target.host != self.address.host or (self.address.scheme == "https" and target.scheme != "https"):
@@ -171,7 +168,7 @@ class ServerClient:
         response = self._send(
             self._rest,
             "GET",
-            url,
+            target.base,  # as it was checked: two readers of one URL may see two hosts in it
             self._headers(True),
             {"node_id": self.identity.node_id},
             None,
@@ -234,8 +231,9 @@ class ServerClient:
 
         if data is not None:
             headers["Content-Type"] = "application/json"
+        sent = time.monotonic()
         try:
-            return session.request(
+            response = session.request(
                 method,
                 url,
                 params=query,
@@ -259,6 +257,8 @@ class ServerClient:
             raise Unavailable(
                 f"{self.address.base}: {root_cause(error)}; is server_url right, and does the control plane run?"
             ) from error
+        log.debug("%s %s: HTTP %d after %.0f ms", method, url, response.status_code, 1000 * (time.monotonic() - sent))
+        return response
 
     def _decoded(self, cls: type[T], value: Any) -> T:
         try:
@@ -268,13 +268,16 @@ class ServerClient:
 
     def _remember(self, response: requests.Response, sent: float) -> None:
         control_plane = response.headers.get(routes.HEADER_CONTROL_PLANE)
-        revision = response.headers.get(routes.HEADER_REVISION, "")
+        text = response.headers.get(routes.HEADER_REVISION, "")
+        revision = int(text) if text.isascii() and text.isdigit() else None
+        if control_plane and revision is not None:
+            self.seen.note(control_plane, revision)
         with self._lock:
             if control_plane is None or sent < self._newest_sent:
                 return
             self._newest_sent = sent
             self._control_plane_id = control_plane
-            self._revision = int(revision) if revision.isascii() and revision.isdigit() else None
+            self._revision = revision
 
     # How calls are made.
 

@@ -26,8 +26,10 @@ from runtime.agent.link.outcome import (
     clamped_interval,
     is_about_the_name,
 )
+from runtime.agent.link.seen import SeenRevisions
 from runtime.agent.loop import Backoff, Clock, Loop
-from runtime.protocol.heartbeat import HeartbeatAnswer, PendingCounts
+from runtime.agent.state import StateError
+from runtime.protocol.heartbeat import HeartbeatAnswer, LostRevisions, PendingCounts
 from runtime.protocol.times import now as wall_now
 from runtime.protocol.times import to_wire
 
@@ -73,6 +75,7 @@ class Heartbeats:
 
     ``content`` gathers what a beat says; ``on_answer`` gets each 200; ``on_pending`` the counts in it;
     ``holds_anything`` tells whether containers or undelivered results are bound to the present identity;
+    ``on_new_instance`` is called before this agent becomes another instance;
     ``on_status`` is called after each beat, whatever came of it.
     """
 
@@ -86,7 +89,9 @@ class Heartbeats:
         on_pending: Callable[[PendingCounts], None],
         on_status: Callable[[], None],
         holds_anything: Callable[[], bool],
+        on_new_instance: Callable[[], None] = lambda: None,
         seen: Optional[tuple[str, int]] = None,
+        revisions: Optional[SeenRevisions] = None,
         refused_s: float = REFUSED_S,
         interval_s: float = FIRST_INTERVAL_S,
         rng: Optional[random.Random] = None,
@@ -99,12 +104,16 @@ class Heartbeats:
         self._on_pending = on_pending
         self._on_status = on_status
         self._holds_anything = holds_anything
+        self._on_new_instance = on_new_instance
         self._refused_s = refused_s
         self._rng = rng or random.Random()  # noqa: S311
         self._sending = threading.Lock()
         self._status = LinkStatus(interval_s=interval_s)
         self._composer = Composer(seen[0] if seen else None)
-        self._seen_revision = seen[1] if seen else None
+        self._revisions = revisions or SeenRevisions()
+        if seen is not None:
+            self._revisions.note(*seen)
+        self._lost: Optional[LostRevisions] = None
         self._backoff = self._new_backoff(interval_s)
         self._hurried = False
         self._told_newcomer = False
@@ -118,7 +127,8 @@ class Heartbeats:
     @property
     def seen(self) -> Optional[tuple[str, int]]:
         """The newest control plane's id and the highest revision seen of it."""
-        control_plane_id, revision = self._composer.control_plane_id, self._seen_revision
+        control_plane_id = self._composer.control_plane_id
+        revision = self._revisions.highest(control_plane_id)
         return None if control_plane_id is None or revision is None else (control_plane_id, revision)
 
     def beat(self) -> None:
@@ -148,6 +158,9 @@ class Heartbeats:
             return self._exchange(self._client, leaving=False)
 
     def _exchange(self, client: ServerClient, leaving: bool) -> HeartbeatAnswer:
+        control_plane_id = self._composer.control_plane_id
+        # The answer is held against what was seen before the beat was sent: others are answered beside it.
+        seen = self._revisions.all()
         who = {
             "node_id": self._identity.node_id,
             "instance_id": self._identity.instance_id,
@@ -156,8 +169,8 @@ class Heartbeats:
             "run": self._identity.run,
             "sent_at": to_wire(wall_now()),
             "leaving": leaving,
-            "seen_revision": self._seen_revision,
-            "seen_control_plane_id": self._composer.control_plane_id,
+            "seen_revision": seen.get(control_plane_id) if control_plane_id is not None else None,
+            "seen_control_plane_id": control_plane_id,
         }
         beat = self._composer.compose(who, self._content())
         try:
@@ -166,16 +179,29 @@ class Heartbeats:
             self._composer.failed()
             raise
         changed = self._composer.accepted(beat, answer)
-        if changed or self._seen_revision is None:
-            self._seen_revision = answer.revision
-        else:
-            self._seen_revision = max(self._seen_revision, answer.revision)
+        answer = replace(answer, lost=self._lost_by(answer, seen.get(answer.control_plane_id), changed))
+        self._revisions.note(answer.control_plane_id, answer.revision)
         if changed:
             log.warning("another control plane answers now: %s", answer.control_plane_id)
             if not self._told_newcomer:
                 self.loop.wake()
         self._told_newcomer = changed  # two that answer in turn (behind one address) must not make a race of it
         return answer
+
+    def _lost_by(self, answer: HeartbeatAnswer, known: Optional[int], changed: bool) -> Optional[LostRevisions]:
+        """What the server's database has lost: as it says itself, else as its revision shows."""
+        before, self._lost = (None if changed else self._lost), answer.lost
+        if answer.lost is None and known is not None and answer.revision < known:
+            start = answer.revision if before is None else min(answer.revision, before.start)
+            self._lost = LostRevisions(start)
+        if self._lost is not None and before is None:
+            log.warning(
+                "the control plane's database was put back: it knows nothing above revision %d, this agent has seen "
+                "%s; containers and results are kept until an operator has accepted it",
+                self._lost.start,
+                known,
+            )
+        return self._lost
 
     def _accepted(self, answer: HeartbeatAnswer) -> None:
         interval = clamped_interval(answer.interval_s)
@@ -210,7 +236,12 @@ class Heartbeats:
             may_rename=is_about_the_name(error) and self._identity.defaulted and not self._holds_anything(),
         )
         self._note(error, outcome)
-        self._act(outcome)
+        try:
+            self._act(outcome)
+        except (StateError, OSError) as fault:
+            # What was not written must not show: the same beat gets the same answer later.
+            log.error("the identity cannot be changed: %s", fault)
+            outcome = replace(outcome, delay_s=REFUSED_S)
         delay = outcome.delay_s
         if delay == 0 and self._hurried:
             delay = None  # acting on it did not help: two agents may be taking the same identity in turn
@@ -238,6 +269,7 @@ class Heartbeats:
         if outcome.action is Action.TAKE_RUN:
             self._identity.take_run(outcome.known_run + 1)
         elif outcome.action is Action.NEW_INSTANCE:
+            self._on_new_instance()
             self._identity.new_instance()
             log.warning("another machine has this instance: this agent is instance %s now", self._identity.instance_id)
         elif outcome.action is Action.SPARE_NODE_ID:

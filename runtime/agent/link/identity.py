@@ -1,7 +1,8 @@
 """Who this agent is: node id, instance and run, kept in the state folder.
 
 The instance belongs to one machine: a state folder that was copied to another (other fingerprint) gets a new
-instance. The run grows at every start, so that the server can order beats of one instance.
+instance. The run grows at every start, so that the server can order beats of one instance. What cannot be read
+today proves nothing: only a part of the fingerprint that is known on both sides and differs makes another machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from runtime.agent.state import StateError, make_state_dir, unwritable, write_durably
+from runtime.agent.status import FILE as STATUS_FILE
+from runtime.agent.status import read_status
 from runtime.protocol.names import is_node_id, node_id_from_hostname
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,23 @@ MACHINE_ID = Path("/etc/machine-id")
 PRODUCT_UUID = Path("/sys/class/dmi/id/product_uuid")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
+NO_MACHINE_ID = frozenset({"uninitialized"})
+"""What systemd writes into an image that has not booted yet."""
+NO_PRODUCT_UUID = frozenset(
+    {
+        "00000000-0000-0000-0000-000000000000",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
+        "03000200-0400-0500-0006-000700080009",
+        "not settable",
+        "not specified",
+        "not present",
+    }
+)
+"""What firmware says whose maker gave it no UUID: thousands of machines say the same."""
+
+MachineParts = tuple[Optional[str], Optional[str]]
+"""machine-id and DMI product UUID, hashed one by one; None where it cannot be read."""
+
 
 class IdentityError(Exception):
     """The identity cannot be taken: the settings contradict what the state folder holds."""
@@ -35,41 +55,69 @@ class IdentityError(Exception):
 @dataclass(frozen=True)
 class Machine:
     """What identifies the machine: ``fingerprint`` is machine-id and DMI product UUID together, hashed (None
-    when neither can be read); MAC addresses do not count, they change with the network."""
+    when neither can be read), ``parts`` the same one by one; MAC addresses do not count, they change with the
+    network."""
 
     hostname: str
     fingerprint: Optional[str]
     boot_id: Optional[str]
+    parts: MachineParts = (None, None)
 
 
 def this_machine() -> Machine:
-    parts = [_line(MACHINE_ID), _line(PRODUCT_UUID)]
-    known = any(parts)
-    text = "\n".join(part or "" for part in parts)
-    fingerprint = hashlib.sha256(text.encode()).hexdigest() if known else None
-    return Machine(socket.gethostname(), fingerprint, _line(BOOT_ID))
+    found = (_line(MACHINE_ID, NO_MACHINE_ID), _line(PRODUCT_UUID, NO_PRODUCT_UUID))
+    fingerprint = _hashed("\n".join(part or "" for part in found)) if any(found) else None
+    parts = (_hashed(found[0]) if found[0] else None, _hashed(found[1]) if found[1] else None)
+    return Machine(socket.gethostname(), fingerprint, _line(BOOT_ID), parts)
 
 
-def _line(path: Path) -> Optional[str]:
+def contradicts(known: Any, parts: MachineParts) -> bool:
+    """Whether ``parts`` are another machine's than the stored ``known`` ones: some part is known twice and differs."""
+    if not isinstance(known, (list, tuple)):
+        return False
+    return any(one and other and one != other for one, other in zip(known, parts))
+
+
+def is_another_machines(stored: dict[str, Any], machine: Machine) -> bool:
+    """Whether a stored identity was made on another machine than this one."""
+    if any(stored.get("parts") or ()) and any(machine.parts):
+        return contradicts(stored["parts"], machine.parts)
+    fingerprint = stored.get("fingerprint")  # an earlier release stored no parts
+    return None not in (fingerprint, machine.fingerprint) and fingerprint != machine.fingerprint
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _line(path: Path, none: frozenset[str] = frozenset()) -> Optional[str]:
     try:
-        return path.read_text("utf-8", "replace").strip().lower() or None
+        text = path.read_text("utf-8", "replace").strip().lower()
     except OSError:
         return None
+    return None if text in none else text or None
 
 
 class Identity:
     """Node id, instance and run of this agent; changes are on disk before they show.
 
-    ``defaulted``: the node id came from the hostname, so it may be given up for a free one.
+    ``defaulted``: the node id came from the hostname, so it may be given up for a free one. ``copied``: the state
+    folder came from another machine. ``booted``: the machine was started since the folder was used last.
     """
 
-    def __init__(self, path: Path, stored: dict[str, Any], machine: Machine) -> None:
+    def __init__(
+        self, path: Path, stored: dict[str, Any], machine: Machine, *, copied: bool = False, booted: bool = False
+    ) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._stored = stored
         self.hostname = machine.hostname
-        self.fingerprint = machine.fingerprint
+        # A machine of which nothing can be read must not pass for the one that the folder comes from.
+        self.fingerprint: Optional[str] = stored["fingerprint"] if machine.fingerprint is not None else None
         self.boot_id = machine.boot_id
+        self.parts = machine.parts
+        self.copied = copied
+        self.booted = booted
 
     @property
     def node_id(self) -> str:
@@ -87,6 +135,11 @@ class Identity:
     def defaulted(self) -> bool:
         return bool(self._stored["defaulted"])
 
+    @property
+    def former_node_ids(self) -> list[str]:
+        """Names that this agent gave up by force: what it had claimed under them is still theirs."""
+        return list(self._stored.get("former_node_ids", ()))
+
     def take_run(self, run: int) -> None:
         """The server knows a higher run than ours: go on from ``run``."""
         self._change(run=run)
@@ -97,8 +150,7 @@ class Identity:
 
     def take_spare_node_id(self) -> str:
         """The defaulted id belongs to somebody else: take ``<hostname>-<6 hex>``."""
-        stem = node_id_from_hostname(self.hostname)[:56].rstrip("-")
-        self._change(node_id=f"{stem}-{secrets.token_hex(3)}")
+        self._change(node_id=spare_node_id(self.hostname))
         return self.node_id
 
     def _change(self, **values: Any) -> None:
@@ -112,70 +164,96 @@ def take_identity(
     state_dir: Path,
     configured: Optional[str],
     *,
-    holds_claims: Callable[[], bool] = lambda: False,
+    holds_work: Callable[[str], Optional[str]] = lambda _node_id: None,
     adopt: bool = False,
     machine: Optional[Machine] = None,
 ) -> Identity:
     """The identity for this start, stored with its run one higher.
 
-    ``configured`` is the settings' node id. It may differ from the stored one only while ``holds_claims()`` is
-    false (no container and no undelivered result of the old id), or with ``adopt``; else IdentityError.
+    ``configured`` is the settings' node id. It may differ from the stored one only while ``holds_work(old id)``
+    finds nothing (no container and no undelivered result of it), or with ``adopt``; else IdentityError.
     StateError when the folder cannot be written.
     """
     here = machine or this_machine()
     path = state_dir / FILE
     make_state_dir(state_dir)
     stored = _read(path)
-    decided = decide(stored, configured, here, holds_claims, adopt)
+    decided = decide(stored, configured, here, holds_work, adopt)
     write_durably(path, decided)
-    return Identity(path, decided, here)
+    known = stored is not None and "instance_id" in stored
+    copied = known and decided["instance_id"] != (stored or {})["instance_id"]
+    booted = known and here.boot_id is not None and (stored or {}).get("boot_id") not in (None, here.boot_id)
+    return Identity(path, decided, here, copied=copied, booted=booted)
 
 
 def decide(
     stored: Optional[dict[str, Any]],
     configured: Optional[str],
     machine: Machine,
-    holds_claims: Callable[[], bool],
+    holds_work: Callable[[str], Optional[str]],
     adopt: bool,
 ) -> dict[str, Any]:
-    """What the identity file holds from now on; pure but for the new UUID. IdentityError as above."""
+    """What the identity file holds from now on; pure but for the new UUID. IdentityError as above.
+
+    ``stored`` may hold a node id alone: the rest was lost.
+    """
     old = stored or {}
     node_id = old.get("node_id")
     defaulted = bool(old.get("defaulted", False))
+    former = [name for name in old.get("former_node_ids", ()) if name != configured]
     if configured is not None:
-        if node_id is not None and node_id != configured and not adopt and holds_claims():
-            raise IdentityError(
-                f"node_id: the settings say {configured}, this state folder belongs to {node_id}, and containers or "
-                f"undelivered results of {node_id} are still here. Let them end, set node_id back to {node_id}, or "
-                "start once with --adopt-node-id to give them up"
-            )
+        if node_id is not None and node_id != configured:
+            work = holds_work(node_id)
+            if work is not None and not adopt:
+                raise IdentityError(
+                    f"node_id: the settings say {configured}, this state folder belongs to {node_id}, and {work}. Let "
+                    f"that end, set node_id back to {node_id}, or start once with --adopt-node-id to give it up"
+                )
+            if work is not None:
+                former.append(node_id)
         node_id, defaulted = configured, False
     elif node_id is None:
         node_id, defaulted = node_id_from_hostname(machine.hostname), True
 
-    copied = (
-        stored is not None
-        and machine.fingerprint is not None
-        and old.get("fingerprint") is not None
-        and old["fingerprint"] != machine.fingerprint
-    )
+    known, fingerprint = "instance_id" in old, old.get("fingerprint")
+    copied = known and is_another_machines(old, machine)
     if copied:
         log.warning("the state folder comes from another machine: this agent is a new instance")
-    if stored is None or copied:
-        instance_id, run = str(uuid.uuid4()), 1
+    if not known or copied:
+        instance_id, run, fingerprint = str(uuid.uuid4()), 1, machine.fingerprint
     else:
         instance_id, run = old["instance_id"], old["run"] + 1
+    parts = list(machine.parts) if copied else [a or b for a, b in zip(machine.parts, old.get("parts") or (None, None))]
     return {
         "node_id": node_id,
         "defaulted": defaulted,
         "instance_id": instance_id,
         "run": run,
-        "fingerprint": machine.fingerprint or old.get("fingerprint"),
+        # It stays when a part of it can be read only now: the server knows this machine by it.
+        "fingerprint": fingerprint or machine.fingerprint,
+        "parts": parts,
+        "boot_id": machine.boot_id,
+        "former_node_ids": former,
     }
 
 
+def spare_node_id(hostname: str) -> str:
+    """``<hostname>-<6 hex>``, within a node id's length; ``node-<6 hex>`` where the hostname leaves nothing."""
+    spare = secrets.token_hex(3)
+    stem = node_id_from_hostname(hostname)[:56].rstrip("-")
+    named = any(letter.isascii() and letter.isalnum() for letter in hostname.lower())
+    return f"{stem if named else 'node'}-{spare}"
+
+
+def _remembered(state_dir: Path) -> Optional[dict[str, Any]]:
+    """The node id that the agent of this folder said last of itself."""
+    node_id = (read_status(state_dir / STATUS_FILE) or {}).get("node_id")
+    return {"node_id": node_id} if isinstance(node_id, str) and is_node_id(node_id) else None
+
+
 def _read(path: Path) -> Optional[dict[str, Any]]:
-    """The stored identity; a torn file is set aside and counts as none."""
+    """The stored identity, None where there is none. A torn file is set aside: only the node id is known then, if
+    the agent has ever said it of itself."""
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -198,4 +276,4 @@ def _read(path: Path) -> Optional[dict[str, Any]]:
     except OSError as error:
         raise StateError(unwritable(path, error)) from None
     log.warning("%s cannot be read as an identity; it is now %s, and this agent is a new instance", path, aside)
-    return None
+    return _remembered(path.parent)

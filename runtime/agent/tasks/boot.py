@@ -7,11 +7,17 @@ too: where the node is a container of its own, the kernel stays and only that ch
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from runtime.agent.hardware.proc import START, stat_of
+
+if TYPE_CHECKING:
+    from runtime.agent.drivers.driver import Facts
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_FIRST_PROCESS = Path("/proc/1/stat")
-_START_FIELD = 19  # starttime is field 22; 19 behind the command's closing parenthesis
 
 
 def boot_mark() -> str:
@@ -20,8 +26,19 @@ def boot_mark() -> str:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
         boot = ""
+    first = stat_of(1)
+    return f"{boot}/{first[START] if first is not None else ''}"
+
+
+def running_for(facts: Facts) -> Optional[float]:
+    """For how many seconds a running container has run, by its first process and no clock that anybody sets; None
+    where that process is not to be seen from here."""
     try:
-        started = _FIRST_PROCESS.read_text().rpartition(")")[2].split()[_START_FIELD]
-    except (OSError, IndexError):
-        started = ""
-    return f"{boot}/{started}"
+        if facts.pid <= 0 or facts.id not in Path(f"/proc/{facts.pid}/cgroup").read_text():
+            return None  # an engine elsewhere numbers its processes by itself
+    except (OSError, ValueError):
+        return None
+    fields = stat_of(facts.pid)
+    if fields is None:
+        return None
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[START]) / os.sysconf("SC_CLK_TCK"))

@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Union
 
 from runtime.agent.drivers.driver import Mount
-from runtime.agent.tasks.volumes import Fence, Source, VolumeRejected, numeric_owner
+from runtime.agent.drivers.process.sandbox import TargetRefused, check_target, hidden_paths
+from runtime.agent.drivers.process.script import SHELLS_OWN
+from runtime.agent.drivers.process.users import UserRefused, run_as
+from runtime.agent.hardware.visibility import HANDED_OUT
+from runtime.agent.tasks.volumes import Fence, VolumeRejected, numeric_owner
 from runtime.protocol.heartbeat import Gpu
 from runtime.protocol.names import ImageReferenceError, is_env_name, parse_image_reference
+from runtime.protocol.paths import target_name
+from runtime.protocol.program import program_faults
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Driver, Kind
-from runtime.protocol.tasks import AssignedGpu, TaskSpec
+from runtime.protocol.tasks import VOLUMES_LIMIT, AssignedGpu, TaskSpec
 
 if TYPE_CHECKING:
     from runtime.agent.hardware.inventory import GpuSnapshot
@@ -40,27 +46,64 @@ class Checked:
     image: str
     env: dict[str, str] = field(repr=False)
     mounts: tuple[Mount, ...] = ()
-    sources: tuple[Source, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     ipc_host: bool = False
     shm_mib: Optional[int] = None
     dropped_env: tuple[str, ...] = ()
 
 
-def check(spec: TaskSpec, assigned: tuple[AssignedGpu, ...], snapshot: GpuSnapshot, settings: AgentSettings) -> Checked:
-    """All checks, cheapest first. Raises CheckFailed. Makes the folders of volumes that say ``create``."""
+def check(
+    spec: TaskSpec,
+    assigned: tuple[AssignedGpu, ...],
+    snapshot: GpuSnapshot,
+    settings: AgentSettings,
+    engine_root: Optional[str] = None,
+) -> Checked:
+    """All checks, cheapest first. Raises CheckFailed. Makes the folders of volumes that say ``create``.
+
+    The mounts are left out: volumes are admitted once more when they are held for the container.
+    """
     if spec.driver is Driver.PROCESS:
-        raise CheckFailed(Reason.ENGINE_UNAVAILABLE, "this node runs no plain processes (process_driver is off)")
+        return _check_process(spec, assigned, snapshot, settings)
     image = checked_image(spec.image)
     env, dropped = checked_env(spec.env)
+    check_program(spec, env)
     if spec.network == "host" and not settings.allow_host_network:
         raise CheckFailed(Reason.PROFILE_REJECTED, "this node does not allow the host's network (allow_host_network)")
     gpus = checked_gpus(assigned, snapshot)
     ipc_host, shm_mib = shared_memory(spec, len(gpus), settings.allow_ipc_host)
     if ipc_host:
         check_host_shm(spec, len(gpus))
-    mounts, sources = checked_volumes(spec, Fence(settings.volumes_allow, (*settings.volumes_deny, settings.state_dir)))
-    return Checked(image, env, mounts, sources, gpus, ipc_host, shm_mib, dropped)
+    check_volumes(spec, fence_of(settings, engine_root))
+    return Checked(image=image, env=env, gpus=gpus, ipc_host=ipc_host, shm_mib=shm_mib, dropped_env=dropped)
+
+
+def _check_process(
+    spec: TaskSpec, assigned: tuple[AssignedGpu, ...], snapshot: GpuSnapshot, settings: AgentSettings
+) -> Checked:
+    """What a plain process has to do without: image, ports and shared memory of its own."""
+    if not settings.process_driver:
+        raise CheckFailed(Reason.ENGINE_UNAVAILABLE, "this node runs no plain processes (process_driver is off)")
+    env, dropped = checked_env(spec.env)
+    check_program(spec, env)
+    for name in SHELLS_OWN:
+        if name in env:
+            raise CheckFailed(Reason.ENV_INVALID, f"{name} cannot be set for a plain process: a shell keeps it")
+    if not settings.allow_host_network:
+        raise CheckFailed(Reason.PROFILE_REJECTED, "a plain process has the host's network (allow_host_network)")
+    try:
+        run_as(spec.user, "", settings.process_allow_root)
+    except UserRefused as refused:
+        raise CheckFailed(Reason.PROFILE_REJECTED, f"user {spec.user!r}: {refused}") from None
+    gpus = checked_gpus(assigned, snapshot)
+    check_volumes(spec, fence_of(settings, None))
+    hidden = hidden_paths(own_places(settings))
+    for volume in spec.volumes:
+        try:
+            check_target(volume.container, hidden)
+        except TargetRefused as error:
+            raise CheckFailed(Reason.VOLUME_REJECTED, str(error)) from None
+    return Checked(image="", env=env, gpus=gpus, dropped_env=dropped)
 
 
 def checked_image(image: Optional[str]) -> str:
@@ -86,11 +129,16 @@ def checked_env(env: Union[dict[str, str], list[str], None]) -> tuple[dict[str, 
             dropped.append(name)
             continue
         if not is_env_name(name):
-            raise CheckFailed(Reason.ENV_INVALID, f"{name[:80]!r} is not a variable's name")
-        if "\0" in value:
-            raise CheckFailed(Reason.ENV_INVALID, f"the value of {name} has a NUL character in it")
+            raise CheckFailed(Reason.ENV_INVALID, f"{name[:80]!a} is not a variable's name")
         pairs[name] = value
     return pairs, tuple(dropped)
+
+
+def check_program(spec: TaskSpec, env: dict[str, str]) -> None:
+    """Words, variables, user and folder that no engine could start; the server says the same before it is stored."""
+    for fault in program_faults(spec, env):
+        reason = Reason.ENV_INVALID if fault.path.partition(".")[0] == "env" else Reason.PROFILE_REJECTED
+        raise CheckFailed(reason, str(fault))
 
 
 def checked_gpus(assigned: tuple[AssignedGpu, ...], snapshot: GpuSnapshot) -> tuple[Gpu, ...]:
@@ -105,6 +153,9 @@ def checked_gpus(assigned: tuple[AssignedGpu, ...], snapshot: GpuSnapshot) -> tu
         for uuid in (gpu.uuid, gpu.parent_uuid):
             if uuid in failing:
                 raise CheckFailed(Reason.GPU_UNAVAILABLE, f"card {uuid} fails: {failing[uuid]}")
+        if gpu.vendor not in HANDED_OUT:
+            words = f"this release cannot give a card of {gpu.vendor} ({gpu.uuid}) to a task"
+            raise CheckFailed(Reason.GPU_UNAVAILABLE, words)
         found.append(gpu)
     return tuple(found)
 
@@ -140,22 +191,31 @@ def check_host_shm(spec: TaskSpec, cards: int, place: Path = Path("/dev/shm")) -
         )
 
 
-def checked_volumes(spec: TaskSpec, fence: Fence) -> tuple[tuple[Mount, ...], tuple[Source, ...]]:
-    mounts, sources = [], []
+def fence_of(settings: AgentSettings, engine_root: Optional[str]) -> Fence:
+    """The node's fence: what the settings say, and around what the agent and its engine keep for themselves."""
+    own = [*own_places(settings), *([engine_root] if engine_root else [])]
+    return Fence(settings.volumes_allow, (*settings.volumes_deny, *own))
+
+
+def own_places(settings: AgentSettings) -> list[str]:
+    """What the agent keeps for itself: its state, its key, the way to its engine."""
+    own = [settings.state_dir, settings.api_key_file]
+    if settings.docker_host is not None and settings.docker_host.startswith("unix://"):
+        own.append(settings.docker_host[len("unix://") :])
+    return [place for place in own if place]
+
+
+def check_volumes(spec: TaskSpec, fence: Fence) -> None:
+    """Each volume on its own, and all of them together."""
+    if len(spec.volumes) > VOLUMES_LIMIT:
+        raise CheckFailed(Reason.VOLUME_REJECTED, f"{len(spec.volumes)} volumes; at most {VOLUMES_LIMIT} are possible")
+    targets = set()
     for volume in spec.volumes:
         try:
-            source = fence.admit(volume, numeric_owner(spec.user))
+            fence.admit(volume, numeric_owner(spec.user))
         except VolumeRejected as error:
             raise CheckFailed(Reason.VOLUME_REJECTED, str(error)) from None
-        mounts.append(Mount(source.path, volume.container, volume.read_only))
-        sources.append(source)
-    return tuple(mounts), tuple(sources)
-
-
-def free_mib(path: str) -> Optional[int]:
-    """Free space at ``path`` in MiB; None when it cannot be looked at."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize // MIB
+        target = target_name(volume.container)
+        if target in targets:
+            raise CheckFailed(Reason.VOLUME_REJECTED, f"two volumes have the same path in the container: {target!r}")
+        targets.add(target)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import TYPE_CHECKING, Optional
 
+from runtime.agent.engines.route import carried
 from runtime.agent.link.errors import Refused, Unavailable
 from runtime.agent.tasks.claim import ClaimAnswer, carried_task, claim_update, is_ours, read_refusal
+from runtime.agent.tasks.confidential import without_secrets
 from runtime.agent.tasks.records import Stage
 from runtime.agent.tasks.steps import Step
 from runtime.agent.tasks.turn import REFUSED_PAUSE_S
@@ -42,7 +43,7 @@ class Claiming:
             return False
         except Refused as refused:
             answer = read_refusal(refused.problem, held.record.control_plane_id)
-            if answer is ClaimAnswer.LATER:
+            if answer is ClaimAnswer.LATER or (refused.code == "task_not_found" and parts.client.behind):
                 self._turn.again(held, REFUSED_PAUSE_S)
                 return False
             if answer is ClaimAnswer.LOST:
@@ -54,7 +55,7 @@ class Claiming:
         if task is None or task.spec is None:
             parts.write(held, stage=Stage.CLAIMED)
             return True
-        held.secret_spec = task.spec
+        parts.learn(held, task.spec)
         parts.write(held, stage=Stage.CLAIMED, spec=without_secrets(task.spec), gpus=tuple(task.gpus_assigned or ()))
         return True
 
@@ -72,7 +73,8 @@ class Claiming:
             self._turn.again(held, error.retry_after)
             return None
         except Refused as refused:
-            if refused.code == "task_not_found" and parts.client.control_plane_id == record.control_plane_id:
+            known = parts.client.control_plane_id == record.control_plane_id and not parts.client.behind
+            if refused.code == "task_not_found" and known:
                 # Nothing was started yet: nothing is lost by believing it at once.
                 self._turn.abandon(held, "the server does not know it")
             else:
@@ -83,11 +85,7 @@ class Claiming:
                 held, f"the server says {task.status.value}, attempt {task.attempt}, node {task.node_id}"
             )
             return None
-        held.secret_spec = task.spec
-        parts.write(held, spec=without_secrets(task.spec), gpus=tuple(task.gpus_assigned or ()))
+        parts.learn(held, task.spec)
+        spec = carried(without_secrets(task.spec), record.spec)
+        parts.write(held, spec=spec, gpus=tuple(task.gpus_assigned or ()))
         return task.spec
-
-
-def without_secrets(spec: TaskSpec) -> TaskSpec:
-    """The specification without env values and registry credentials, for the disk."""
-    return dataclasses.replace(spec, env=None, registry_auth=None)

@@ -6,6 +6,7 @@ nobody can account for, exit code 0, memory, signal, exit code. Logs never chang
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from dataclasses import dataclass
 from enum import Enum
@@ -21,11 +22,7 @@ SIGNAL_BASE = 128
 EXIT_NOT_SEEN = 255
 """Docker writes this when it comes back and finds a container gone that it did not see ending."""
 
-ENGINE_START_S = 15.0
-"""An engine that was killed finds its containers gone within that time of its next start, and dates the end so."""
-
-ENGINE_STOP_S = 60.0
-"""An end that long before an engine's start may be the work of its stopping."""
+HOST_DOWN = "the machine went down under it"
 
 NOT_RUN = (126, 127)
 """What an init process ends with when it cannot run the program; a program may end so, too."""
@@ -53,11 +50,14 @@ class Sent(str, Enum):
 
 @dataclass(frozen=True)
 class Stop:
-    """A journalled stop. ``at`` is the wall time just before the signal, in seconds since the epoch."""
+    """A journalled stop. ``at`` is the wall time just before the signal, in seconds since the epoch;
+    ``mono`` the same moment by the monotonic clock of the machine's run ``mark``."""
 
     reason: StopReason
     at: float
     sent: Sent = Sent.INTENDED
+    mono: Optional[float] = None
+    mark: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,14 @@ class Conclusion:
 @dataclass(frozen=True)
 class Circumstances:
     """What was seen beside the container: its start call was answered with ``start_error``; its init process
-    found nothing to run (``missing_program``); engine or host went down around its end."""
+    found nothing to run (``missing_program``); engine or host went down around its end. Of a signal whose answer we
+    did not live to see: ``signalled``, whether the engine sent one before the end (None: it cannot say), and
+    ``moments``, when the end may have been by the monotonic clock of this run of the machine, ``mark``."""
 
     stop: Optional[Stop] = None
+    signalled: Optional[bool] = None
+    moments: tuple[float, ...] = ()
+    mark: Optional[str] = None
     start_error: Optional[str] = None
     missing_program: Optional[str] = None
     engine_restarted: bool = False
@@ -96,7 +101,21 @@ _STOPPED: dict[StopReason, tuple[Status, Reason, str]] = {
 
 def classify(facts: Facts, seen: Circumstances) -> Conclusion:
     """The conclusion about a container that does not run any more."""
-    if seen.stop is not None and _preceded(seen.stop, facts):
+    verdict = _verdict(_as_far_as_known(facts, seen), seen)
+    if not facts.restarted:
+        return verdict
+    words = f"the engine had started it again {facts.restarted} time(s): somebody had set a restart policy"
+    return dataclasses.replace(verdict, warning="; ".join(text for text in (verdict.warning, words) if text))
+
+
+def _as_far_as_known(facts: Facts, seen: Circumstances) -> Facts:
+    """What the engine writes in place of a code that it never heard is nobody's exit code."""
+    away = seen.host_restarted or seen.engine_restarted
+    return dataclasses.replace(facts, exit_code=None) if away and facts.exit_code == EXIT_NOT_SEEN else facts
+
+
+def _verdict(facts: Facts, seen: Circumstances) -> Conclusion:
+    if seen.stop is not None and _preceded(seen.stop, facts, seen):
         return _by_stop(seen.stop.reason, facts)
     if facts.started_at is None:
         text = facts.error or seen.start_error
@@ -106,29 +125,13 @@ def classify(facts: Facts, seen: Circumstances) -> Conclusion:
     if seen.missing_program is not None and facts.exit_code in NOT_RUN:
         return start_failure(seen.missing_program)
     if seen.host_restarted:
-        return Conclusion(Status.FAILED, Reason.HOST_RESTARTED, facts.exit_code, "the machine went down under it")
+        return Conclusion(Status.FAILED, Reason.HOST_RESTARTED, facts.exit_code, HOST_DOWN)
     if seen.engine_restarted:
         return Conclusion(Status.FAILED, Reason.ENGINE_RESTARTED, facts.exit_code, "Docker went down under it")
     if facts.exit_code is None or facts.state == "dead" or (facts.exit_code == EXIT_NOT_SEEN and facts.error):
         words = engine_line(facts.error) if facts.error else "Docker cannot say how it ended"
         return Conclusion(Status.FAILED, Reason.END_UNKNOWN, facts.exit_code, words)
     return _by_exit(facts, facts.exit_code)
-
-
-def ended_with_engine(facts: Facts, engine_started_at: Optional[str], live_restore: bool, in_outage: bool) -> bool:
-    """Whether the engine's going down may have ended the container. ``in_outage``: the engine was silent to us then.
-
-    An engine that has run since before the end did not; nor does one whose containers outlive it.
-    """
-    if live_restore or facts.started_at is None or facts.finished_at is None:
-        return False
-    if engine_started_at is None:
-        return in_outage
-    engine = from_wire(engine_started_at).timestamp()
-    started, finished = from_wire(facts.started_at).timestamp(), from_wire(facts.finished_at).timestamp()
-    if started >= engine or finished > engine + ENGINE_START_S:
-        return False
-    return in_outage or engine - finished <= ENGINE_STOP_S
 
 
 def start_failure(text: str) -> Conclusion:
@@ -156,14 +159,21 @@ def _by_exit(facts: Facts, exit_code: int) -> Conclusion:
     return Conclusion(Status.FAILED, Reason.EXITED, exit_code)
 
 
-def _preceded(stop: Stop, facts: Facts) -> bool:
+def _preceded(stop: Stop, facts: Facts, seen: Circumstances) -> bool:
     """Whether our signal came before the end.
 
-    The engine's answer to the signal tells: taken, or nobody was there. Only when we died in between do the
-    times decide, both of the same machine's clock.
+    The engine's answer to the signal tells: taken, or nobody was there. When we died in between, its news of the end
+    tell. Only without them do times decide, and in doubt it was our signal: a stop was wanted, and it ended.
     """
     if stop.sent is not Sent.INTENDED:
         return stop.sent is Sent.SENT
+    if seen.signalled is not None:
+        return seen.signalled
     if facts.finished_at is None:
         return True
-    return from_wire(facts.finished_at).timestamp() >= stop.at
+    finished = from_wire(facts.finished_at).timestamp()
+    if stop.mono is None or stop.mark != seen.mark:
+        return finished >= stop.at
+    # The wall clock may have been set since: the engine's date is read by how it stood then, and by how it stands.
+    then = finished - (stop.at - stop.mono)
+    return any(moment >= stop.mono for moment in (then, *seen.moments))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Optional
 from runtime.agent.drivers.errors import DriverError, NotThere
 from runtime.agent.link.errors import Refused, Unavailable
 from runtime.agent.link.retry import RetryPolicy, retrying
-from runtime.agent.tasks.records import Letter, Stage
-from runtime.agent.tasks.report import Delivery, read_refusal, report_update, without_log
+from runtime.agent.tasks.records import KEPT_STAGES, Letter, Stage, unconcluded
+from runtime.agent.tasks.report import Delivery, move_update, policy_of, read_refusal, report_update, without_log
 from runtime.agent.tasks.steps import Step
 from runtime.protocol.states import Phase, Status
 from runtime.protocol.tasks import LOG_TAIL_BYTES
@@ -20,9 +20,10 @@ from runtime.protocol.times import now, to_wire
 if TYPE_CHECKING:
     from typing import Callable
 
-    from runtime.agent.drivers.driver import Facts
+    from runtime.agent.drivers.driver import Driver, Facts
     from runtime.agent.tasks.classify import Conclusion
     from runtime.agent.tasks.held import Held
+    from runtime.agent.tasks.mounting import Mounting
     from runtime.agent.tasks.parts import Claims, Parts
     from runtime.agent.tasks.zombies import ServerWord
 
@@ -39,10 +40,13 @@ class _RunsAgain(DriverError):
 class Outbound:
     """Reports run on workers of their own, so that a server that is away holds up no step of another task."""
 
-    def __init__(self, parts: Parts, claims: Claims, word: ServerWord, advance: Callable[[Held], None]) -> None:
+    def __init__(
+        self, parts: Parts, claims: Claims, word: ServerWord, mounting: Mounting, advance: Callable[[Held], None]
+    ) -> None:
         self._parts = parts
         self._claims = claims
         self._word = word
+        self._mounting = mounting
         self._advance = advance
 
     def conclude(self, held: Held, conclusion: Conclusion, facts: Optional[Facts]) -> None:
@@ -51,14 +55,19 @@ class Outbound:
         parts.step(held, Step.CONCLUDE)
         held.enter(Phase.ENDED)
         held.alive = False
-        tail = self._log_tail(facts.id) if facts is not None and facts.started_at is not None else None
+        if held.superseded and parts.journal.letter(record.key) is not None:
+            # Its end was told long ago; this is what was left of it, and no second end is drawn.
+            parts.write(held, stage=Stage.DONE)
+            return
+        tail = self._log_tail_of(held, facts)
         error = "; ".join(text for text in (conclusion.error, conclusion.warning) if text) or None
+        error = parts.masked(held, error) if error else None
         letter = Letter(
             key=record.key,
             task_id=record.task_id,
             control_plane_id=record.control_plane_id,
             claim_token=record.claim_token,
-            from_status=Status.RUNNING,
+            from_status=Status.SLEEPING if record.stage is Stage.SLEEPING else Status.RUNNING,
             status=conclusion.status,
             reason=conclusion.reason.value,
             exit_code=conclusion.exit_code,
@@ -66,6 +75,9 @@ class Outbound:
             log_tail=tail,
             node_finished_at=(facts.finished_at if facts is not None else None) or to_wire(now()),
             container_id=record.container_id,
+            spec=record.spec,
+            gpus=record.gpus,
+            driver=record.driver,
         )
         parts.journal.conclude(record, letter)
         held.record = dataclasses.replace(record, stage=Stage.CONCLUDED)
@@ -83,8 +95,25 @@ class Outbound:
 
     def archive(self, held: Held, outcome: str) -> None:
         """Nobody waits for this conclusion; it is kept, and the container may go."""
-        self._parts.journal.delivered(held.record, outcome)
+        self._parts.journal.delivered(held.record, outcome, self._revision_of(held))
         held.record = dataclasses.replace(held.record, stage=Stage.DONE)
+
+    def remove_later(self, held: Held) -> None:
+        """On workers of their own: an engine may take minutes over a container that is stuck, and no step of another
+        task waits for that."""
+        if held.removing or self._parts.clock() < held.remove_at:
+            return
+        held.removing = True
+        self._parts.removals.submit(held.name, lambda: self._removed(held))
+
+    def _removed(self, held: Held) -> None:
+        try:
+            self.remove(held)
+        except (sqlite3.Error, OSError) as error:
+            log.warning("task %s: that it is over cannot be noted: %s", held.record.task_id, error)
+            self._parts.timers.after(("again", held.name), REMOVAL_PAUSE_S, lambda: self._advance(held))
+        finally:
+            held.removing = False
 
     def remove(self, held: Held) -> None:
         """The container with its anonymous volumes, then the claim. A failure is tried again, ever more rarely."""
@@ -92,7 +121,7 @@ class Outbound:
         if record.container_id is not None:
             parts.step(held, Step.REMOVE)
             try:
-                self._remove_container(record.container_id, held.removal_tries)
+                self._remove_container(parts.driver_of(held), record.container_id, held.removal_tries)
             except DriverError as error:
                 held.removal_tries += 1
                 pause = min(REMOVAL_PAUSE_MAX_S, REMOVAL_PAUSE_S * 2 ** min(held.removal_tries - 1, 10))
@@ -102,15 +131,18 @@ class Outbound:
                 if held.detail != text:
                     log.warning("task %s: %s; trying again", record.task_id, text)
                 held.enter(Phase.STUCK, text)
+                held.remove_at = parts.clock() + pause
                 parts.timers.after(("again", held.name), pause, lambda: self._advance(held))
                 return
+        self._mounting.release(record.key)
         parts.step(held, Step.FORGET)
         parts.journal.forget(record.key)
+        parts.unlearn(held)
         self._claims.drop(record.key)
 
-    def _remove_container(self, container_id: str, tries: int) -> None:
+    @staticmethod
+    def _remove_container(driver: Driver, container_id: str, tries: int) -> None:
         """The plain way first; then by force what does not run, and a signal to what runs again."""
-        driver = self._parts.driver
         if tries == 0:
             driver.remove(container_id)
             return
@@ -143,20 +175,23 @@ class Outbound:
         parts = self._parts
         letter = parts.journal.letter(held.key)
         if letter is None:
-            log.error("task %s: its conclusion is not in the outbox", held.record.task_id)
+            # The journal was damaged while this was under way: the container tells again how it ended.
+            log.error("task %s: its conclusion is not in the outbox; it is drawn anew", held.record.task_id)
+            reopened = unconcluded(held.record)
+            parts.journal.save(reopened)
+            held.record = reopened
+            self._advance(held)
             return False
-        settings = parts.settings
-        policy = RetryPolicy(
-            settings.report_attempts,
-            settings.report_backoff_first_s,
-            settings.report_backoff_max_s,
-            settings.report_total_s,
-        )
+        policy = policy_of(parts.settings)
         outcome: Optional[str] = None
         try:
             if parts.client.control_plane_id not in (None, letter.control_plane_id):
                 raise Unavailable("another control plane answers; its end is for the one that gave the task")
             parts.step(held, Step.SEND_REPORT)
+            # The log first: who waits for the end then has all of it. Not while the server is away: it can wait.
+            again = held.report_failed_at is not None
+            if not again:
+                parts.last_words(held)
             outcome = self._once(letter, policy)
         except Unavailable as error:
             log.warning("task %s: its end is not reported yet: %s", held.record.task_id, error)
@@ -165,9 +200,15 @@ class Outbound:
         if outcome is None:
             return False
         parts.step(held, Step.REPORT_STORED)
-        parts.journal.delivered(held.record, outcome)
+        parts.journal.delivered(held.record, outcome, self._revision_of(held))
         held.record = dataclasses.replace(held.record, stage=Stage.DONE)
+        if again:
+            parts.last_words(held)
         return True
+
+    def _revision_of(self, held: Held) -> Optional[int]:
+        """How far the claim's control plane is known to have come."""
+        return self._parts.client.seen.highest(held.record.control_plane_id)
 
     def _once(self, letter: Letter, policy: RetryPolicy) -> str:
         """What became of the letter; raises Refused when it is to be kept and tried again."""
@@ -180,15 +221,29 @@ class Outbound:
             delivery = read_refusal(refused.problem, letter, parts.identity.node_id)
             if delivery is Delivery.SHORTER:
                 return self._once(without_log(letter), policy)
+            if delivery is Delivery.CATCH_UP:
+                move = move_update(parts.identity.node_id, letter, letter.from_status)
+                retrying(lambda: parts.client.update_task(letter.task_id, move), policy, parts.stop_event)
+                return self._once(letter, policy)
             if delivery is Delivery.LATER:
                 if self._word.says_deleted(letter.key, letter.control_plane_id, refused.problem, parts.clock()):
                     return "deleted"
                 raise
             return str(delivery.value)
 
-    def _log_tail(self, container_id: str) -> Optional[str]:
+    def _log_tail_of(self, held: Held, facts: Optional[Facts]) -> Optional[str]:
+        """Of what began, also where only its output is left."""
+        driver, record = self._parts.driver_of(held), held.record
+        if facts is not None:
+            return self._log_tail(driver, facts.id) if facts.started_at is not None else None
+        if driver.outlives_machine or record.container_id is None or record.stage not in KEPT_STAGES:
+            return None
+        return self._log_tail(driver, record.container_id)
+
+    @staticmethod
+    def _log_tail(driver: Driver, container_id: str) -> Optional[str]:
         try:
-            raw = self._parts.driver.log_tail(container_id, LOG_TAIL_BYTES)
+            raw = driver.log_rest(container_id, LOG_TAIL_BYTES, thorough=False).data
         except DriverError as error:
             log.warning("the log of container %s cannot be read: %s", container_id[:12], error)
             return None

@@ -1,4 +1,4 @@
-"""Docker's events, so that an end is noticed at once. Losing them costs latency only: the poll sees it too."""
+"""An engine's events, so that an end is noticed at once. Losing them costs latency only: the poll sees it too."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from runtime.agent.drivers.errors import DriverError, StreamSilent
 from runtime.agent.loop import Backoff
 
 if TYPE_CHECKING:
-    from runtime.agent.tasks.outages import Outages
-    from runtime.agent.tasks.parts import Parts
+    from runtime.agent.tasks.engines import Engine
 
 log = logging.getLogger(__name__)
 
@@ -19,13 +18,12 @@ log = logging.getLogger(__name__)
 class EventThread:
     """Reads the engine's event stream and calls ``on_event`` with the uid; connects again for ever."""
 
-    def __init__(self, parts: Parts, outages: Outages, on_event: Callable[[str], None]) -> None:
-        self._parts = parts
-        self._outages = outages
+    def __init__(self, engine: Engine, on_event: Callable[[str], None]) -> None:
+        self._engine = engine
         self._on_event = on_event
         self._stop = threading.Event()
         self._close: Optional[Callable[[], None]] = None
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"events-{engine.name.value}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -40,9 +38,8 @@ class EventThread:
         pauses = Backoff(0.5, 10.0, least_s=0.2)
         while not self._stop.is_set():
             try:
-                for uid in self._parts.driver.events(self._opened):
+                for uid in self._engine.driver.events(self._opened):
                     pauses.reset()
-                    self._outages.alive()
                     self._on_event(uid)
                 self._ended()
             except StreamSilent:
@@ -53,9 +50,8 @@ class EventThread:
             self._stop.wait(pauses.next())
 
     def _ended(self) -> None:
-        """An engine that goes down closes its streams first and ends its containers after."""
         if not self._stop.is_set():
-            self._outages.gone(noticed_at_once=True)
+            self._engine.outages.gone()
 
     def _opened(self, close: Callable[[], None]) -> None:
         self._close = close

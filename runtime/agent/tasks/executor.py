@@ -3,52 +3,63 @@
 from __future__ import annotations
 
 import logging
-import threading
+from functools import partial
 from typing import TYPE_CHECKING, Callable, Optional
 
-from runtime.agent.drivers.driver import LABEL_NODE
 from runtime.agent.drivers.errors import DriverError
-from runtime.agent.loop import Backoff, Loop
+from runtime.agent.engines.running import Server, servers
+from runtime.agent.loop import Loop
 from runtime.agent.tasks.boot import boot_mark
-from runtime.agent.tasks.claim import new_claim_token
-from runtime.agent.tasks.claiming import without_secrets
+from runtime.agent.tasks.engines import Engine, Engines
 from runtime.agent.tasks.events import EventThread
 from runtime.agent.tasks.held import Held
+from runtime.agent.tasks.holding import Holding
 from runtime.agent.tasks.intents import Intents
-from runtime.agent.tasks.listing import NOT_ASKED, LastListing, foreign_entry, is_own
+from runtime.agent.tasks.journal_file import JournalError
+from runtime.agent.tasks.listing import NOT_ASKED
 from runtime.agent.tasks.logs import LogShipper
-from runtime.agent.tasks.outages import Outages
+from runtime.agent.tasks.orphans import Orphans, Told
+from runtime.agent.tasks.ownership import work_of
 from runtime.agent.tasks.parts import Claims, Parts
 from runtime.agent.tasks.pool import Pool
-from runtime.agent.tasks.records import ClaimRecord, Key, Stage
-from runtime.agent.tasks.rounds import FACT_ENGINE, Rounds
-from runtime.agent.tasks.steps import Step, Trace, no_trace
+from runtime.agent.tasks.records import KEPT_STAGES, Stage
+from runtime.agent.tasks.rounds import Rounds
+from runtime.agent.tasks.steps import Trace, no_trace
+from runtime.agent.tasks.strangers import Strangers
+from runtime.agent.tasks.taking import Taking
 from runtime.agent.tasks.timers import Timers
 from runtime.agent.tasks.way import Way
 from runtime.agent.tasks.zombies import ServerWord
-from runtime.protocol.heartbeat import DockerState, Foreign, HeartbeatAnswer, Slots, TaskHealth
+from runtime.protocol.heartbeat import DockerState, Foreign, GpuHolder, HeartbeatAnswer, ProcessState, Slots, TaskHealth
+from runtime.protocol.masking import Masker
 from runtime.protocol.states import Driver as DriverName
 from runtime.protocol.states import Phase
-from runtime.protocol.tasks import Task, TaskSpec
 
 if TYPE_CHECKING:
-    from runtime.agent.drivers.driver import Driver, Seen
+    from collections.abc import Mapping
+
+    from runtime.agent.drivers.driver import Driver
+    from runtime.agent.drivers.images import DockerImages
     from runtime.agent.hardware.inventory import GpuSnapshot
     from runtime.agent.link.client import ServerClient
     from runtime.agent.link.identity import Identity
     from runtime.agent.settings import AgentSettings
     from runtime.agent.tasks.journal import Journal
+    from runtime.agent.tasks.parts import Route
 
 log = logging.getLogger(__name__)
 
-TAKE_AT_ONCE = 20
 REPORTERS = 4
 PROBERS = 4
 IMAGES_EVERY_S = 60.0
 FRESH_POLLS = 3
-LOOKS_A_POLL = 20
-HOLDING = ("running", "paused", "restarting")
-"""States in which a container holds its cards."""
+POLLS = {DriverName.DOCKER: "containers", DriverName.PROCESS: "processes"}
+"""The names of the loops that look at each engine."""
+
+PROVEN_AFTER = 2.0
+"""After a start of the machine nothing is taken, started, ended or reported before the server has accepted beats for
+so many intervals. This may be a copy of a machine that lives: until then that one has spoken, and the server has told
+the two apart."""
 
 
 class Executor:
@@ -61,19 +72,24 @@ class Executor:
         self,
         settings: AgentSettings,
         client: ServerClient,
-        driver: Driver,
+        drivers: Mapping[DriverName, Driver],
         journal: Journal,
         identity: Identity,
         snapshot: Callable[[], GpuSnapshot],
         *,
+        masker: Optional[Masker] = None,
         on_engine_known: Callable[[], None] = lambda: None,
         trace: Trace = no_trace,
+        route: Optional[Route] = None,
     ) -> None:
-        workers = settings.workers
+        workers, fresh_s = settings.workers, FRESH_POLLS * settings.poll_interval_s + 1.0
+        engines: Engines = {
+            name: Engine(name, driver, journal, fresh_s, on_engine_known) for name, driver in drivers.items()
+        }
         self._parts = Parts(
             settings=settings,
             client=client,
-            driver=driver,
+            drivers=engines,
             journal=journal,
             identity=identity,
             snapshot=snapshot,
@@ -84,24 +100,33 @@ class Executor:
             timers=Timers(),
             boot=boot_mark(),
             trace=trace,
+            proven=not identity.booted,
+            masker=masker or Masker(),
+            route=route,
         )
         self._claims = Claims()
-        self._outages = Outages()
-        word = ServerWord()
-        self._way = Way(self._parts, self._claims, self._outages, word)
+        word = ServerWord(client.seen)
+        self._way = Way(self._parts, self._claims, word)
         self._intents = Intents(self._parts, self._claims, self._way, word)
-        self._last = LastListing(FRESH_POLLS * settings.poll_interval_s + 1.0, on_engine_known)
-        self._rounds = Rounds(self._parts, self._claims, self._way, self._intents, self._outages, self._last)
+        self._rounds = Rounds(self._parts, self._claims, self._way, self._intents, word)
         self._logs = LogShipper(self._parts, self._claims)
-        self._events = EventThread(self._parts, self._outages, self._on_event)
-        self._stranger_cards: dict[str, tuple[str, ...]] = {}
+        self._parts.last_words = self._logs.last_words
+        self._events = [EventThread(engine, self._on_event) for engine in engines.values()]
+        self._strangers = Strangers(self._parts, self._claims)
+        self._holding = Holding(self._parts, self._claims)
+        self._orphans = Orphans(self._parts, self._claims, self._intents, word, self._strangers)
         self._images: Optional[list[str]] = None
         self._images_at: Optional[float] = None
-        self._wanted = threading.Event()
+        self._first_good: Optional[float] = None
+        self._taking = Taking(self._parts, self._claims, self._way, word)
         poll = settings.poll_interval_s
-        self._take_loop = Loop("tasks", poll, self._take, backoff=Backoff(1.0, 20.0))
-        self._poll_loop = Loop("containers", poll, self._poll, backoff=None)
-        self._reconcile_loop = Loop("reconcile", settings.reconcile_interval_s, self._rounds.reconcile)
+        # The reconciliation at the start lists for both.
+        first = poll if self._parts.proven else 0.0
+        self._poll_loops = [
+            Loop(POLLS[name], poll, partial(self._poll, engine), backoff=None, first_delay_s=first)
+            for name, engine in engines.items()
+        ]
+        self._reconcile_loop = Loop("reconcile", settings.reconcile_interval_s, self._reconcile)
 
     # Life
 
@@ -110,11 +135,13 @@ class Executor:
         self._parts.timers.start()
         for record in self._parts.journal.claims():
             held = Held(record, taken_at=self._parts.clock(), maybe_made=True)
-            if record.stage in (Stage.STARTING, Stage.RUNNING):
-                held.phase = Phase.RUNNING
+            if record.stage in KEPT_STAGES:
+                held.phase = Phase.SLEEPING if record.stage is Stage.SLEEPING else Phase.RUNNING
+            held.waits = not self._parts.proven
             self._claims.add(held)
-            self._way.advance(held)
-        self._events.start()
+            self._way.take_up(held)
+        for events in self._events:
+            events.start()
         for loop in self.loops():
             loop.start()
 
@@ -123,29 +150,50 @@ class Executor:
         self._parts.stop_event.set()
         for loop in self.loops():
             loop.stop()
-        self._events.stop()
+        for events in self._events:
+            events.stop()
         self._logs.stop()
         self._parts.timers.stop()
-        for pool in (self._parts.steps, self._parts.pulls, self._parts.reports, self._parts.probes):
+        parts = self._parts
+        for pool in (parts.steps, parts.pulls, parts.reports, parts.probes, parts.removals):
             pool.stop(0.0)
         end = self._parts.clock() + deadline_s
         for pool in (self._parts.steps, self._parts.reports):
             pool.stop(max(0.0, end - self._parts.clock()))
+        try:
+            self._parts.journal.settle()
+        except JournalError as error:
+            log.warning("%s", error)
 
     def loops(self) -> list[Loop]:
-        return [self._take_loop, self._poll_loop, self._reconcile_loop]
+        return [self._taking.loop, *self._poll_loops, self._reconcile_loop]
 
     # What the heartbeat's answer brings
 
     def wake(self) -> None:
         """There may be tasks to take."""
-        self._wanted.set()
-        self._take_loop.wake()
+        self._taking.wake()
 
     def on_answer(self, answer: HeartbeatAnswer) -> None:
         """Intents and log requests of one good beat; returns at once."""
+        self._prove(answer.interval_s)
         self._intents.on_answer(answer)
-        self._logs.follow(answer.follow)
+        self._parts.reports.submit("unclaimed", self._rounds.judge_unclaimed)
+        self._logs.follow(answer)
+
+    def _prove(self, interval_s: float) -> None:
+        """One more good beat on a machine that was started anew."""
+        if self._parts.proven:
+            return
+        now = self._parts.clock()
+        if self._first_good is None:
+            self._first_good = now
+        if now - self._first_good >= PROVEN_AFTER * interval_s:
+            self._parts.proven = True
+            for held in self._claims.all():
+                held.waits = False
+                self._way.advance(held)
+            self._reconcile_loop.wake()
 
     # What the heartbeat tells
 
@@ -154,11 +202,17 @@ class Executor:
         return [held.health() for held in self._claims.all() if held.record.stage is not Stage.CLAIMING]
 
     def live_task_ids(self) -> Optional[list[str]]:
-        """Tasks of ours whose container was seen running just now; None when Docker cannot be listed."""
-        listing = self._last.now()
-        if listing is None:
-            return None
-        running = {seen.id for seen in listing.containers if seen.state in ("running", "paused")}
+        """Tasks of ours whose container was seen running just now; None when an engine that has some cannot be
+        listed."""
+        running: set[Optional[str]] = set()
+        for engine in self._parts.drivers.values():
+            listing = engine.last.now()
+            if listing is not None:
+                running |= {seen.id for seen in listing.containers if seen.state in ("running", "paused")}
+            elif engine.last.error == NOT_ASKED or any(
+                held.record.driver is engine.name for held in self._claims.all()
+            ):
+                return None
         return sorted(
             {
                 held.record.task_id
@@ -172,125 +226,93 @@ class Executor:
 
     def docker_state(self) -> Optional[DockerState]:
         """None before it was asked for the first time: unknown is not "none"."""
-        engine, error = self._last.engine, self._last.error
+        last = self._parts.drivers[DriverName.DOCKER].last
+        engine, error = last.engine, last.error
         if error == NOT_ASKED:
             return None
         if error is not None or engine is None:
             return DockerState(available=False, error=error)
         return DockerState(True, engine.version, list(engine.runtimes), engine.id)
 
+    def process_state(self) -> Optional[ProcessState]:
+        """None where plain processes are switched off, or were not looked at yet."""
+        engine = self._parts.drivers.get(DriverName.PROCESS)
+        if engine is None or not self._parts.settings.process_driver or engine.last.error == NOT_ASKED:
+            return None
+        facts, error = engine.last.engine, engine.last.error
+        if error is not None or facts is None:
+            return ProcessState(available=False, error=error)
+        return ProcessState(True, engine.driver.confined, facts.version)
+
+    def engine_root(self) -> Optional[str]:
+        """Where Docker keeps its images, as it said last."""
+        docker = self._parts.drivers.get(DriverName.DOCKER)
+        return docker.facts.root_dir if docker is not None else None
+
     def images(self) -> Optional[list[str]]:
         """References on the engine, None when it could not be asked."""
         return self._images
 
-    def foreign(self) -> Optional[list[Foreign]]:
-        """Containers with our kind of labels that are not this control plane's; None when nobody knows, be it only
-        which cards one of them holds."""
-        strangers, cards = self._strangers(), self._stranger_cards
-        if strangers is None or any(seen.state in HOLDING and seen.id not in cards for seen in strangers):
-            return None
-        return [foreign_entry(seen, cards.get(seen.id, ())) for seen in strangers]
+    def servers(self) -> list[Server]:
+        """Running tasks that may be inference engines."""
+        return servers(self._parts, self._claims)
 
-    def _strangers(self) -> Optional[list[Seen]]:
-        listing = self._last.now()
-        control_plane, node = self._parts.client.control_plane_id, self._parts.identity.node_id
-        if listing is None or control_plane is None:
-            return None
-        return [seen for seen in listing.containers if not is_own(seen, control_plane, node)]
+    def foreign(self) -> Optional[list[Foreign]]:
+        return self._strangers.foreign()
+
+    def holders(self, processes: list[GpuHolder]) -> list[GpuHolder]:
+        """``processes`` that hold cards, with whose they are."""
+        return self._holding.told(processes)
+
+    def orphans(self) -> Told:
+        return self._orphans.told()
 
     def undelivered(self) -> int:
         return self._parts.journal.undelivered()
 
     def holds_anything(self) -> bool:
-        """Whether claims, containers or undelivered results depend on this agent's identity.
-
-        Asks the engine now: the last listing may be none yet. One that does not answer may hold anything, unless
-        none was ever seen here.
-        """
+        """Whether claims, containers or undelivered results depend on this agent's identity."""
         parts = self._parts
-        if self._claims.all() or self.undelivered() > 0:
-            return True
-        try:
-            return any(seen.labels.get(LABEL_NODE) == parts.identity.node_id for seen in parts.driver.list_own())
-        except DriverError:
-            return parts.journal.fact(FACT_ENGINE) is not None
+        drivers = {name: engine.driver for name, engine in parts.drivers.items()}
+        return bool(self._claims.all()) or work_of(parts.identity.node_id, parts.journal, drivers) is not None
+
+    def disown(self) -> None:
+        """This agent is a new instance: what it took for its own is another's, who lives. No step is taken for it
+        any more, and containers stay as they are."""
+        self._intents.forget()
+        count = self._parts.journal.set_aside()
+        for held in self._claims.all():
+            self._claims.drop(held.key)
+            held.cancel_pull()
+        if count:
+            log.warning("%d claim(s) in the journal belong to the instance that this folder was copied from", count)
 
     # Loops
 
-    def _take(self) -> None:
-        """Take scheduled tasks, when somebody said that there are some and there is room."""
-        if not self._wanted.is_set():
-            return
-        room = min(TAKE_AT_ONCE, self._parts.settings.max_tasks - self._claims.used())
-        docker = self._last.error is None
-        if room <= 0 or not (docker or self._parts.settings.process_driver):
-            return
-        self._wanted.clear()
-        try:
-            tasks = self._parts.client.scheduled_tasks(room)
-        except Exception:
-            self._wanted.set()
-            raise
-        for task in tasks:
-            if docker or task.driver is DriverName.PROCESS:
-                self._claim(task)
-        if len(tasks) == TAKE_AT_ONCE:
-            self.wake()
+    def _reconcile(self) -> None:
+        first = [engine for engine in self._parts.drivers.values() if engine.last.error == NOT_ASKED]
+        self._rounds.reconcile()
+        for engine in first:
+            self._after_look(engine)
 
-    def _claim(self, task: Task) -> None:
-        parts = self._parts
-        key = Key(task.uid, task.attempt)
-        control_plane = parts.client.control_plane_id
-        if self._claims.of_uid(task.uid) or control_plane is None:
-            return  # held already, or an earlier attempt is not gone from here yet
-        record = ClaimRecord(
-            key=key,
-            task_id=task.id,
-            control_plane_id=control_plane,
-            claim_token=new_claim_token(),
-            stage=Stage.CLAIMING,
-            spec=without_secrets(task.spec or TaskSpec(name=task.name or task.id)),
-            gpus=tuple(task.gpus_assigned or ()),
-            driver=task.driver or DriverName.DOCKER,
-        )
-        held = Held(record, taken_at=parts.clock())
-        parts.step(held, Step.JOURNAL_CLAIM)
-        parts.journal.save(record)
-        if self._claims.add(held):
-            self._way.advance(held)
+    def _poll(self, engine: Engine) -> None:
+        self._rounds.poll(engine)
+        self._after_look(engine)
 
-    def _poll(self) -> None:
-        away = self._last.error is not None
-        self._rounds.poll()
-        if self._last.error is None:
-            self._look_at_strangers()
-            self._refresh_images()
-            if away or self._wanted.is_set():
-                self._take_loop.wake()
+    def _after_look(self, engine: Engine) -> None:
+        """What else is looked at when an engine was listed."""
+        if engine.answers:
+            self._strangers.look(engine)
+            if engine.driver.images is not None:
+                self._refresh_images(engine.driver.images)
+            self._taking.go_on()
 
-    def _look_at_strangers(self) -> None:
-        """Which cards the others hold: each of their running containers is inspected once."""
-        known, found, looks = self._stranger_cards, {}, 0
-        for seen in self._strangers() or ():
-            if seen.state not in HOLDING:
-                continue
-            cards = known.get(seen.id)
-            if cards is None and looks < LOOKS_A_POLL:
-                looks += 1
-                try:
-                    cards = self._parts.driver.inspect(seen.id).cards
-                except DriverError as error:
-                    log.debug("container %s of another control plane: %s", seen.id[:12], error)
-            if cards is not None:
-                found[seen.id] = cards
-        self._stranger_cards = found
-
-    def _refresh_images(self) -> None:
+    def _refresh_images(self, images: DockerImages) -> None:
         now = self._parts.clock()
         if self._images_at is not None and now - self._images_at < IMAGES_EVERY_S:
             return
         try:
-            self._images = self._parts.driver.images.list()
+            self._images = images.list()
             self._images_at = now
         except DriverError as error:
             self._images = None
@@ -298,5 +320,5 @@ class Executor:
 
     def _on_event(self, uid: str) -> None:
         for held in self._claims.of_uid(uid):
-            if held.record.stage in (Stage.STARTING, Stage.RUNNING):
+            if held.record.stage in KEPT_STAGES:
                 self._way.advance(held)

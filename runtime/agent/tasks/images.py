@@ -32,8 +32,12 @@ class Verdict:
 
 
 _RULES: tuple[tuple[str, str, Reason, str], ...] = (
-    # What the machine lacks.
-    (r"no space left on device|disk quota exceeded", PERMANENT, Reason.DISK_FULL, "disk"),
+    # What the machine lacks. The kernel says the same of other things than disks: control groups, watches, keys.
+    (r"(cgroup|cpuset|inotify|fsnotify)[^\n]*no space left on device|"
+     r"(session key|keyring)[^\n]*disk quota exceeded", PERMANENT, Reason.START_FAILED, "kernel"),
+    (r"no space left on device|disk quota exceeded|\benospc\b|\bedquot\b|not enough (disk )?space|"
+     r"insufficient (disk |storage )?space|out of (disk )?space|disk is full|"
+     r"free data blocks which is less than minimum required", PERMANENT, Reason.DISK_FULL, "disk"),
     (r"cannot connect to the docker daemon|is the docker daemon running|docker does not answer|dial unix .*docker|"
      r"containerd.*(connection refused|unavailable)", RETRYABLE, Reason.ENGINE_UNAVAILABLE, "daemon"),
     # What the registry asks us to wait for.

@@ -1,8 +1,8 @@
 """The agent's memory on disk: claims, the outbox of conclusions, instructions that were begun.
 
 SQLite in WAL mode with ``synchronous=FULL``: when a call returns, its change is on the disk. Each is made before
-the step that it protects. Secrets are not in it. A file that is torn or empty is set aside, never repaired by
-guess: containers carry labels that say the same.
+the step that it protects. Secrets are not in it. A file that cannot be trusted is set aside
+(:mod:`.journal_file`): containers carry labels that say the same.
 """
 
 from __future__ import annotations
@@ -11,186 +11,262 @@ import dataclasses
 import json
 import logging
 import sqlite3
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Optional, TypeVar
 
-from runtime.agent.tasks.classify import Sent, Stop, StopReason
-from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
-from runtime.protocol.codec import decode, encode
-from runtime.protocol.states import Driver, Status
-from runtime.protocol.tasks import AssignedGpu, TaskSpec
+from runtime.agent.tasks import journal_changes as changes
+from runtime.agent.tasks.journal_file import FILE_NAME, JournalError
+from runtime.agent.tasks.journal_health import JournalHealth, SetAside
+from runtime.agent.tasks.journal_rows import claim_of, letter_of
+from runtime.agent.tasks.journal_store import Store
+from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage, claim_for, unconcluded
+
+__all__ = ["FILE_NAME", "Journal", "JournalError", "open_journal"]
 
 log = logging.getLogger(__name__)
 
-FILE_NAME = "journal.db"
-FORMAT = 1
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS claims (
-    uid TEXT NOT NULL, attempt INTEGER NOT NULL, task_id TEXT NOT NULL, control_plane_id TEXT NOT NULL,
-    claim_token TEXT NOT NULL, stage TEXT NOT NULL, container_id TEXT, body TEXT NOT NULL, updated_at REAL NOT NULL,
-    PRIMARY KEY (uid, attempt)
-);
-CREATE TABLE IF NOT EXISTS outbox (
-    uid TEXT NOT NULL, attempt INTEGER NOT NULL, body TEXT NOT NULL, created_at REAL NOT NULL,
-    delivered_at REAL, outcome TEXT, PRIMARY KEY (uid, attempt)
-);
-CREATE TABLE IF NOT EXISTS instructions (
-    channel TEXT NOT NULL, id TEXT NOT NULL, body TEXT NOT NULL, updated_at REAL NOT NULL, PRIMARY KEY (channel, id)
-);
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
 DAY_S = 86400.0
+TAILS_MIB = 64
+"""How large the journal may grow before the log tails of the oldest delivered conclusions are dropped. The
+conclusions themselves are kept for as long as the setting says."""
+
+_FACT_ASIDE = "set_aside"
+_FACT_PROBE = "probe"
+_CLAIM = "uid, attempt, task_id, control_plane_id, claim_token, stage, container_id, body"
+_LETTER = "uid, attempt, body, delivered_at, outcome"
 Parsed = TypeVar("Parsed")
 
 
-class JournalError(OSError):
-    """The change is not on disk; what it protects must not be done."""
-
-
 class Journal:
-    """One open journal; safe to use from several threads. Times are wall-clock seconds since the epoch."""
+    """One open journal; safe to use from several threads. Times are wall-clock seconds since the epoch.
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    Every call raises JournalError when the disk does not let it; then nothing has changed. The claims are in memory
+    as well: they outlive a file that is damaged while the agent runs.
+    """
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection = connection
-        self._lock = threading.RLock()
+        self._claims: dict[Key, ClaimRecord] = {}
+        self._not_ours: set[Key] = set()
+        self._undelivered = 0
+        self._noted: Optional[SetAside] = None
+        self._store = Store(path, self._refill)
+        self._take_up()
 
     def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+        self._store.close()
+
+    def settle(self) -> None:
+        """Before the agent ends: all that is in the log goes into the file itself, where nothing is to be replayed."""
+        self._store.read(lambda look: look.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+
+    def health(self) -> JournalHealth:
+        """How it stands with the file; from memory."""
+        return self._store.health()
+
+    @property
+    def lost(self) -> bool:
+        """Whether an earlier journal had to be set aside when this agent started, or since."""
+        return self._store.lost is not None
 
     # Claims
 
     def save(self, claim: ClaimRecord) -> None:
         """Write a claim as it is now."""
-        with self._change() as change:
-            self._put_claim(change, claim)
+        self._put(claim, lambda change: None)
 
     def claims(self) -> list[ClaimRecord]:
-        """Every claim that is not forgotten and can be read; the others are left to what their containers say."""
-        with self._lock:
-            rows = self._connection.execute(
-                "SELECT uid, attempt, task_id, control_plane_id, claim_token, stage, container_id, body FROM claims"
-            ).fetchall()
-        found = [_read(_claim_of, row, f"the claim of task {row[2]}") for row in rows]
-        return [claim for claim in found if claim is not None]
+        """Every claim that is not forgotten; one that could not be read is left to what its container says."""
+        with self._store.lock:
+            return list(self._claims.values())
 
     def conclude(self, claim: ClaimRecord, letter: Letter) -> None:
         """The conclusion and the claim's stage, in one step."""
-        with self._change() as change:
-            self._put_claim(change, dataclasses.replace(claim, stage=Stage.CONCLUDED))
-            change.execute(
-                "INSERT OR REPLACE INTO outbox (uid, attempt, body, created_at) VALUES (?, ?, ?, ?)",
-                (letter.key.uid, letter.key.attempt, json.dumps(_letter_body(letter)), time.time()),
-            )
+        done = dataclasses.replace(claim, stage=Stage.CONCLUDED)
+        self._put(done, lambda change: changes.put_letter(change, letter))
 
-    def delivered(self, claim: ClaimRecord, outcome: str) -> None:
-        """The server has the conclusion (or has decided otherwise, as ``outcome`` says)."""
-        with self._change() as change:
-            self._put_claim(change, dataclasses.replace(claim, stage=Stage.DONE))
-            change.execute(
-                "UPDATE outbox SET delivered_at = ?, outcome = ? WHERE uid = ? AND attempt = ?",
-                (time.time(), outcome, claim.key.uid, claim.key.attempt),
-            )
+    def delivered(self, claim: ClaimRecord, outcome: str, revision: Optional[int] = None) -> None:
+        """The server has the conclusion (or has decided otherwise, as ``outcome`` says): into the archive.
+
+        ``revision``: how far the control plane had come then; a database that is put back to before that has lost it.
+        """
+        done = dataclasses.replace(claim, stage=Stage.DONE)
+        self._put(done, lambda change: changes.mark_delivered(change, claim.key, outcome, revision))
 
     def forget(self, key: Key) -> None:
         """The claim is over; its letter stays in the outbox."""
-        with self._change() as change:
-            change.execute("DELETE FROM claims WHERE uid = ? AND attempt = ?", (key.uid, key.attempt))
+        with self._store.lock:
+            self._store.write(lambda change: changes.delete_claim(change, key))
+            self._claims.pop(key, None)
+
+    def set_aside(self) -> int:
+        """What is here is another instance's, of which this folder is a copy: it is kept for people to read, and no
+        step is ever taken for it; how many claims."""
+
+        with self._store.lock:
+            keys = self._store.write(changes.keep_all_aside)
+            self._not_ours.update(keys)
+            self._claims.clear()
+        return len(keys)
 
     # Outbox
 
     def letter(self, key: Key) -> Optional[Letter]:
-        with self._lock:
-            row = self._connection.execute(
-                "SELECT uid, attempt, body, delivered_at, outcome FROM outbox WHERE uid = ? AND attempt = ?",
+        row = self._store.read(
+            lambda look: look.execute(
+                f"SELECT {_LETTER} FROM outbox WHERE uid = ? AND attempt = ?",  # noqa: S608
                 (key.uid, key.attempt),
             ).fetchone()
-        return _read(_letter_of, row, f"the conclusion of {key.uid}/{key.attempt}") if row else None
+        )
+        return _read(letter_of, row, f"the conclusion of {key.uid}/{key.attempt}") if row else None
+
+    def told_above(self, revision: int, limit: int) -> list[Letter]:
+        """Conclusions that a control plane was told above this revision, or nobody knows when: newest first, at most
+        ``limit``."""
+        rows = self._store.read(
+            lambda look: look.execute(
+                "SELECT o.uid, o.attempt, o.body, o.delivered_at, o.outcome FROM outbox AS o"
+                " LEFT JOIN told AS t ON t.uid = o.uid AND t.attempt = o.attempt"
+                " WHERE o.delivered_at IS NOT NULL AND (t.revision IS NULL OR t.revision > ?)"
+                " ORDER BY o.delivered_at DESC LIMIT ?",
+                (revision, limit),
+            ).fetchall()
+        )
+        found = [_read(letter_of, row, f"the conclusion of {row[0]}/{row[1]}") for row in rows]
+        return [letter for letter in found if letter is not None]
 
     def undelivered(self) -> int:
-        """How many conclusions the server does not have yet."""
-        with self._lock:
-            row = self._connection.execute("SELECT count(*) FROM outbox WHERE delivered_at IS NULL").fetchone()
-        return int(row[0])
+        """How many conclusions the server does not have yet; the last known number while the file cannot be read."""
+        try:
+            row = self._store.read(
+                lambda look: look.execute("SELECT count(*) FROM outbox WHERE delivered_at IS NULL").fetchone()
+            )
+        except JournalError:
+            return self._undelivered
+        self._undelivered = int(row[0])
+        return self._undelivered
 
     def prune(self, keep_days: float) -> None:
-        """Drop delivered letters and ended instructions older than that."""
+        """Once in a while: drop what is older than that (delivered letters, ended instructions, records that could
+        not be read), then the log tails of the oldest letters when all together are too large."""
+        self._store.look_after(lambda change: changes.put_fact(change, _FACT_PROBE, str(time.time())))
         oldest = time.time() - keep_days * DAY_S
-        with self._change() as change:
-            change.execute("DELETE FROM outbox WHERE delivered_at IS NOT NULL AND delivered_at < ?", (oldest,))
-            change.execute("DELETE FROM instructions WHERE updated_at < ?", (oldest,))
+
+        def drop(change: sqlite3.Connection) -> None:
+            changes.drop_older(change, oldest)
+            changes.drop_tails(change, TAILS_MIB << 20)
+
+        self._store.write(drop)
+        if self._store.lost is not self._noted:
+            self._note_aside()
 
     # Instructions
 
     def instruction(self, channel: str, request_id: str) -> Optional[dict[str, Any]]:
-        with self._lock:
-            row = self._connection.execute(
+        row = self._store.read(
+            lambda look: look.execute(
                 "SELECT body FROM instructions WHERE channel = ? AND id = ?", (channel, request_id)
             ).fetchone()
-        return dict(json.loads(row[0])) if row else None
+        )
+        return _read(_object, row, f"the {channel} instruction {request_id}") if row else None
 
     def save_instruction(self, channel: str, request_id: str, body: dict[str, Any]) -> None:
-        with self._change() as change:
-            change.execute(
-                "INSERT OR REPLACE INTO instructions (channel, id, body, updated_at) VALUES (?, ?, ?, ?)",
-                (channel, request_id, json.dumps(body), time.time()),
+        row = (channel, request_id, json.dumps(body), time.time())
+        self._store.write(
+            lambda change: change.execute(
+                "INSERT OR REPLACE INTO instructions (channel, id, body, updated_at) VALUES (?, ?, ?, ?)", row
             )
+        )
 
     def instructions(self, channel: str) -> dict[str, dict[str, Any]]:
-        with self._lock:
-            rows = self._connection.execute(
-                "SELECT id, body FROM instructions WHERE channel = ?", (channel,)
-            ).fetchall()
-        return {row[0]: dict(json.loads(row[1])) for row in rows}
+        rows = self._store.read(
+            lambda look: look.execute("SELECT body, id FROM instructions WHERE channel = ?", (channel,)).fetchall()
+        )
+        found = {row[1]: _read(_object, row, f"the {channel} instruction {row[1]}") for row in rows}
+        return {request_id: body for request_id, body in found.items() if body is not None}
 
     # Single facts
 
     def fact(self, name: str) -> Optional[str]:
-        with self._lock:
-            row = self._connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        row = self._store.read(lambda look: look.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone())
         return str(row[0]) if row else None
 
     def save_fact(self, name: str, value: str) -> None:
-        with self._change() as change:
-            change.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value))
+        self._store.write(lambda change: changes.put_fact(change, name, value))
 
-    @contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException as error:
-                # A commit that found no room may leave its transaction open, and no other could begin.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError):
-                    raise JournalError(_unwritable(self.path, error)) from None
-                raise
+    # At the start, and after a file that was damaged
 
-    @staticmethod
-    def _put_claim(change: sqlite3.Connection, claim: ClaimRecord) -> None:
-        change.execute(
-            "INSERT OR REPLACE INTO claims (uid, attempt, task_id, control_plane_id, claim_token, stage, container_id,"
-            " body, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                claim.key.uid,
-                claim.key.attempt,
-                claim.task_id,
-                claim.control_plane_id,
-                claim.claim_token,
-                claim.stage.value,
-                claim.container_id,
-                json.dumps(_claim_body(claim)),
-                time.time(),
-            ),
+    def _take_up(self) -> None:
+        """Read the claims. Rows that cannot be read are kept aside, and every claim and conclusion without the other
+        is made whole: a conclusion is told in any case, and a claim that lost its own is looked at again."""
+        rows = self._store.read(lambda look: look.execute(f"SELECT {_CLAIM} FROM claims").fetchall())  # noqa: S608
+        open_letters = self._store.read(
+            lambda look: look.execute(f"SELECT {_LETTER} FROM outbox WHERE delivered_at IS NULL").fetchall()  # noqa: S608
         )
+        claims, unreadable = {}, []
+        for row in rows:
+            claim = _read(claim_of, row, f"the claim of task {row[2]}")
+            if claim is None:
+                unreadable.append(("claims", row[0], row[1]))
+            else:
+                claims[claim.key] = claim
+        letters = {}
+        for row in open_letters:
+            letter = _read(letter_of, row, f"the conclusion of {row[0]}/{row[1]}")
+            if letter is None:
+                unreadable.append(("outbox", row[0], row[1]))
+            else:
+                letters[letter.key] = letter
+        changed = [claim_for(letter) for key, letter in letters.items() if key not in claims]
+        changed += [
+            unconcluded(claim)
+            for claim in claims.values()
+            if claim.stage is Stage.CONCLUDED and claim.key not in letters
+        ]
+        if unreadable or changed:
+            self._store.write(lambda change: changes.make_whole(change, unreadable, changed))
+        self._claims = {**claims, **{claim.key: claim for claim in changed}}
+        self._note_aside()
+
+    def _refill(self, change: sqlite3.Connection) -> None:
+        """Into a new file: the claims as memory has them. A conclusion that was not saved is drawn anew."""
+        change.execute("DELETE FROM claims")
+        for claim in self._claims.values():
+            changes.put_claim(change, claim)
+
+    def _note_aside(self) -> None:
+        """Keep what is known of the files that were set aside, for as long as they are there."""
+        stored = _read(_list, (self.fact(_FACT_ASIDE) or "[]",), "what was set aside") or []
+        known = [SetAside(*entry) for entry in stored if isinstance(entry, list) and len(entry) == 3]
+        self._noted = self._store.lost
+        if self._noted is not None and self._noted not in known:
+            known.append(self._noted)
+        self._store.note(known)
+        there = [dataclasses.astuple(aside) for aside in self._store.health().set_aside if aside.why]
+        if [list(entry) for entry in there] != stored:
+            self.save_fact(_FACT_ASIDE, json.dumps(there))
+
+    def _put(self, claim: ClaimRecord, beside: Callable[[sqlite3.Connection], object]) -> None:
+        """One claim as it is now, and what belongs to the same step."""
+
+        def change(connection: sqlite3.Connection) -> None:
+            changes.put_claim(connection, claim)
+            beside(connection)
+
+        with self._store.lock:
+            if claim.key in self._not_ours:
+                raise JournalError(f"the claim of task {claim.task_id} is another instance's")
+            self._store.write(change)
+            self._claims[claim.key] = claim
+
+
+def open_journal(state_dir: Path) -> Journal:
+    """The journal in ``state_dir``, made when missing. One that cannot be trusted is set aside with one log line.
+
+    Raises JournalError when the folder cannot be written.
+    """
+    return Journal(Path(state_dir) / FILE_NAME)
 
 
 def _read(parse: Callable[[tuple[Any, ...]], Parsed], row: tuple[Any, ...], what: str) -> Optional[Parsed]:
@@ -202,133 +278,9 @@ def _read(parse: Callable[[tuple[Any, ...]], Parsed], row: tuple[Any, ...], what
         return None
 
 
-def open_journal(state_dir: Path) -> Journal:
-    """The journal in ``state_dir``, made when missing. One that cannot be read is set aside with one log line.
-
-    Raises OSError when the folder cannot be written.
-    """
-    path = Path(state_dir) / FILE_NAME
-    fault = _fault_of(path)
-    if fault is not None:
-        aside = path.with_name(f"{FILE_NAME}.broken-{int(time.time())}")
-        for suffix in ("-wal", "-shm"):
-            beside = path.with_name(path.name + suffix)
-            if beside.exists():
-                beside.rename(aside.with_name(aside.name + suffix))
-        path.rename(aside)
-        log.error("the journal %s %s; it was set aside as %s, and running tasks are taken over from their containers",
-                  path, fault, aside.name)  # fmt: skip
-    try:
-        return Journal(_connect(path), path)
-    except sqlite3.Error as error:
-        raise JournalError(_unwritable(path, error)) from error
+def _object(row: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(json.loads(row[0]))
 
 
-def _unwritable(path: Path, error: sqlite3.Error) -> str:
-    advice = "free some space" if "full" in str(error) else "look at the free space, the file system and its mode"
-    return f"the journal {path} cannot be written ({error}); {advice}"
-
-
-def _fault_of(path: Path) -> Optional[str]:
-    if not path.exists():
-        return None
-    if path.stat().st_size == 0:
-        return "is empty"
-    try:
-        connection = _connect(path)
-    except sqlite3.OperationalError:
-        return None  # the disk is full or not writable, the file is locked: nothing is wrong with what is in it
-    except sqlite3.DatabaseError as error:
-        return f"cannot be read ({error})"
-    try:
-        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        return None if verdict == "ok" else f"is damaged ({verdict})"
-    except sqlite3.OperationalError:
-        return None
-    except sqlite3.DatabaseError as error:
-        return f"is damaged ({error})"
-    finally:
-        connection.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        found = connection.execute("PRAGMA user_version").fetchone()[0]
-        if found == 0:
-            connection.executescript(_SCHEMA)
-            connection.execute(f"PRAGMA user_version={FORMAT}")
-        path.chmod(0o600)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _claim_body(claim: ClaimRecord) -> dict[str, Any]:
-    stop = claim.stop
-    return {
-        "spec": encode(dataclasses.replace(claim.spec, env=None, registry_auth=None), drop_none=True),
-        "gpus": encode(list(claim.gpus), drop_none=True),
-        "driver": claim.driver.value,
-        "asked": [claim.asked_mark, claim.asked_mono],
-        "started": [claim.started_mark, claim.started_mono, claim.started_wall],
-        "ready": claim.ready,
-        "stop": [stop.reason.value, stop.at, stop.sent.value] if stop else None,
-        "start_error": claim.start_error,
-        "pull": [claim.pull_attempts, claim.pull_spent_s],
-        "mounts": [list(mount) for mount in claim.mounts],
-    }
-
-
-def _claim_of(row: tuple[Any, ...]) -> ClaimRecord:
-    uid, attempt, task_id, control_plane_id, claim_token, stage, container_id, text = row
-    body = json.loads(text)
-    stop = body["stop"]
-    asked_mark, asked_mono = body.get("asked") or (None, None)
-    mark, mono, wall = body["started"]
-    return ClaimRecord(
-        key=Key(uid, attempt),
-        task_id=task_id,
-        control_plane_id=control_plane_id,
-        claim_token=claim_token,
-        stage=Stage(stage),
-        spec=decode(TaskSpec, body["spec"]),
-        gpus=tuple(decode(AssignedGpu, gpu) for gpu in body["gpus"]),
-        driver=Driver(body["driver"]),
-        container_id=container_id,
-        asked_mark=asked_mark,
-        asked_mono=asked_mono,
-        started_mark=mark,
-        started_mono=mono,
-        started_wall=wall,
-        ready=body["ready"],
-        stop=Stop(StopReason(stop[0]), stop[1], Sent(stop[2])) if stop else None,
-        start_error=body["start_error"],
-        pull_attempts=body["pull"][0],
-        pull_spent_s=body["pull"][1],
-        mounts=tuple((mount[0], mount[1], mount[2]) for mount in body["mounts"]),
-    )
-
-
-_LETTER_FIELDS = ("task_id", "control_plane_id", "claim_token", "reason", "exit_code", "error", "log_tail",
-                  "node_finished_at", "container_id")  # fmt: skip
-
-
-def _letter_body(letter: Letter) -> dict[str, Any]:
-    body = {name: getattr(letter, name) for name in _LETTER_FIELDS}
-    return {**body, "from_status": letter.from_status.value, "status": letter.status.value}
-
-
-def _letter_of(row: tuple[Any, ...]) -> Letter:
-    body = json.loads(row[2])
-    return Letter(
-        key=Key(row[0], row[1]),
-        from_status=Status(body.pop("from_status")),
-        status=Status(body.pop("status")),
-        delivered_at=row[3],
-        outcome=row[4],
-        **body,
-    )
+def _list(row: tuple[Any, ...]) -> list[Any]:
+    return list(json.loads(row[0]))

@@ -13,7 +13,7 @@ from runtime.agent.drivers.driver import LABEL_CONTROL_PLANE, LABEL_NODE, LABEL_
 from runtime.protocol.heartbeat import Foreign
 from runtime.protocol.times import to_wire
 
-NOT_ASKED = "Docker was not asked yet"
+NOT_ASKED = "it was not asked yet"
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,6 @@ class Listing:
     at: float
     containers: tuple[Seen, ...]
     complete: bool
-
-    def ids(self) -> frozenset[str]:
-        return frozenset(seen.id for seen in self.containers)
 
 
 class Trust:
@@ -49,6 +46,28 @@ class Trust:
             return True
         self._doubted = (engine_id, emptied)
         return False
+
+
+class Ages:
+    """How long containers have been there. The wall clock, by which an engine tells it, may have been set since: what
+    this agent itself has seen of them counts as well, and the shorter time is taken. One that was made in the future
+    was made before the clock was set back: then only what was seen counts, or it would be young for hours."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._first: dict[str, dict[str, float]] = {}
+
+    def note(self, engine: str, containers: Sequence[Seen]) -> None:
+        """A list of all that is there now, on one engine."""
+        now, known = self._clock(), self._first.get(engine, {})
+        self._first[engine] = {seen.id: known.get(seen.id, now) for seen in containers}
+
+    def of(self, engine: str, seen: Seen) -> float:
+        """Seconds."""
+        now = self._clock()
+        watched, told = now - self._first.get(engine, {}).get(seen.id, now), self._wall() - seen.created_at
+        return watched if told < 0 else min(watched, told)
 
 
 class LastListing:
@@ -120,4 +139,5 @@ def foreign_entry(seen: Seen, cards: Sequence[str]) -> Foreign:
         since=to_wire(datetime.fromtimestamp(seen.created_at, timezone.utc)),
         uid=seen.uid or None,
         attempt=seen.attempt if seen.attempt >= 0 else None,
+        claim_token=seen.claim_token or None,
     )

@@ -8,29 +8,41 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from runtime.agent.drivers.driver import EngineFacts
+from runtime.agent.tasks.confidential import secrets_of
 from runtime.agent.tasks.held import Held
+from runtime.agent.tasks.pins import Pins
 from runtime.agent.tasks.pool import Pool
 from runtime.agent.tasks.records import Key, Stage
 from runtime.agent.tasks.steps import Step, Trace, no_trace
 from runtime.agent.tasks.timers import Timers
+from runtime.protocol.masking import Masker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from runtime.agent.drivers.driver import Driver
     from runtime.agent.hardware.inventory import GpuSnapshot
     from runtime.agent.link.client import ServerClient
     from runtime.agent.link.identity import Identity
     from runtime.agent.settings import AgentSettings
+    from runtime.agent.tasks.engines import Engine, Engines
     from runtime.agent.tasks.journal import Journal
+    from runtime.agent.tasks.volumes import Fence
+    from runtime.protocol.tasks import AssignedGpu, TaskSpec
+
+    Route = Callable[[TaskSpec, Sequence[AssignedGpu], Fence], TaskSpec]
+
+REMOVERS = 2
 
 
 @dataclass
 class Parts:
-    """Shared by the steps. ``engine`` is the engine's last known self-description."""
+    """Shared by the steps. ``drivers``: what runs tasks here, by name. ``proven``: the server has heard this instance
+    often enough since the machine's start to know a copy from it."""
 
     settings: AgentSettings
     client: ServerClient
-    driver: Driver
+    drivers: Engines
     journal: Journal
     identity: Identity
     snapshot: Callable[[], GpuSnapshot]
@@ -40,11 +52,25 @@ class Parts:
     probes: Pool
     timers: Timers
     boot: str
+    removals: Pool = field(default_factory=lambda: Pool("removal", REMOVERS))
+    pins: Pins = field(default_factory=Pins)
     trace: Trace = no_trace
+    proven: bool = True
+    masker: Masker = field(default_factory=Masker)
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     stop_event: threading.Event = field(default_factory=threading.Event)
-    engine: EngineFacts = field(default_factory=lambda: EngineFacts(None, None))
+    last_words: Callable[[Held], None] = lambda held: None
+    route: Optional[Route] = None
+    """What makes an image and a program of a task that names a model; None: nothing does."""
+
+    def engine_of(self, held: Held) -> Engine:
+        """What runs this claim's task."""
+        return self.drivers[held.record.driver]
+
+    def driver_of(self, held: Held) -> Driver:
+        """How to reach what runs this claim's task."""
+        return self.engine_of(held).driver
 
     def step(self, held: Held, step: Step) -> None:
         """Announce a step that is about to be taken."""
@@ -55,6 +81,20 @@ class Parts:
         record = dataclasses.replace(held.record, **changes)
         self.journal.save(record)
         held.record = record
+
+    def learn(self, held: Held, spec: TaskSpec) -> None:
+        """Keep the full specification in memory, and its secrets out of logs, errors and records."""
+        held.secret_spec = spec
+        self.masker.add_all(secrets_of(spec), held.name)
+
+    def unlearn(self, held: Held) -> None:
+        """The claim is over: its secrets are needed no more."""
+        held.secret_spec = None
+        self.masker.forget(held.name)
+
+    def masked(self, held: Held, text: str) -> str:
+        """What somebody else said of a task (engine, registry), without its secrets; mask before cutting."""
+        return self.masker.text_of(held.name, text)
 
 
 class Claims:

@@ -25,6 +25,7 @@ from runtime.protocol.tasks import TaskSpec
 from runtime.protocol.times import now, to_wire
 
 NAME_PREFIX = "task-"
+RESUME_VARIABLE = "HETEROFLOW_RESUME_FROM_CHECKPOINT"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def container_plan(
         name=NAME_PREFIX + record.task_id,
         image=checked.image,
         labels=labels(record, spec, node_id, instance_id),
-        env={**{name: value for name, value in checked.env.items() if name not in OWNED_VARIABLES}, **cards.env},
+        env=environment(checked.env, spec.resume_from_checkpoint, cards.env),
         unset=tuple(name for name in OWNED_VARIABLES if name not in cards.env),
         entrypoint=spec.entrypoint,
         command=spec.command,
@@ -77,7 +78,17 @@ def container_plan(
         ipc_host=checked.ipc_host,
         log_max_mib=log_mib,
         devices=cards.host,
+        gpus=checked.gpus,
     )
+
+
+def environment(said: dict[str, str], resume_from: Optional[str], cards: dict[str, str]) -> dict[str, str]:
+    """What the task said, and over it what is the agent's: where to resume, and which cards are seen. Nothing of the
+    agent's own environment."""
+    env = {name: value for name, value in said.items() if name not in OWNED_VARIABLES}
+    if resume_from is not None:
+        env[RESUME_VARIABLE] = resume_from
+    return {**env, **cards}
 
 
 def labels(record: ClaimRecord, spec: TaskSpec, node_id: str, instance_id: str) -> dict[str, str]:

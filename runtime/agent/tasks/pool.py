@@ -74,6 +74,7 @@ class Pool:
             except Exception:
                 log.exception("%s: a step of %s failed in a way that nobody foresaw", self._name, key)
             finally:
+                del work  # what it was about is not held while this thread waits
                 with self._condition:
                     self._busy.discard(key)
                     queue = self._work.get(key)

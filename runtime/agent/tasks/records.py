@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Optional
 
@@ -16,6 +16,7 @@ class Stage(str, Enum):
 
     ``claiming``: the token is on disk, the server may or may not have it. ``claimed``: the server has it.
     ``created``: the container is there. ``starting``: the start call may have been sent. ``running``: it started.
+    ``sleeping``: it was stopped to be started again, and is kept.
     ``concluded``: the outbox holds how it ended. ``done``: delivered; only the container's removal is left.
     """
 
@@ -24,11 +25,13 @@ class Stage(str, Enum):
     CREATED = "created"
     STARTING = "starting"
     RUNNING = "running"
+    SLEEPING = "sleeping"
     CONCLUDED = "concluded"
     DONE = "done"
 
 
-STARTED_STAGES = (Stage.STARTING, Stage.RUNNING)
+KEPT_STAGES = (Stage.STARTING, Stage.RUNNING, Stage.SLEEPING)
+"""Those in which a container is there that has run, and that nobody may take for a finished one."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class ClaimRecord:
     ``asked_mark`` and ``asked_mono`` are written before the start call: the container did not start earlier.
     ``started_mark`` and ``started_mono`` say when the container started: the machine's boot and its monotonic
     clock, so that a restart of the agent gives no extra time. ``pull_spent_s`` and ``pull_attempts`` are what is
-    used of the pull budget.
+    used of the pull budget. ``slept_run`` is the engine's own time of the start of the run that was put to sleep last:
+    a container that still tells it was not started since. ``ran_before_s`` is how long it ran in all before that.
     """
 
     key: Key
@@ -69,6 +73,8 @@ class ClaimRecord:
     pull_attempts: int = 0
     pull_spent_s: float = 0.0
     mounts: tuple[tuple[str, int, int], ...] = field(default=())
+    slept_run: Optional[str] = None
+    ran_before_s: float = 0.0
 
     def machine_restarted(self, boot: str) -> bool:
         """Whether the machine has restarted (its run is ``boot`` now) since the container started, or was told to."""
@@ -78,7 +84,11 @@ class ClaimRecord:
 
 @dataclass(frozen=True)
 class Letter:
-    """A conclusion in the outbox, ready to be sent as often as it takes."""
+    """A conclusion in the outbox, ready to be sent as often as it takes.
+
+    ``spec`` (without secrets), ``gpus`` and ``driver`` are the claim's: with them a control plane that has lost the
+    task makes it anew.
+    """
 
     key: Key
     task_id: str
@@ -94,3 +104,33 @@ class Letter:
     container_id: Optional[str] = None
     delivered_at: Optional[float] = None
     outcome: Optional[str] = None
+    spec: Optional[TaskSpec] = None
+    gpus: tuple[AssignedGpu, ...] = ()
+    driver: Driver = Driver.DOCKER
+
+
+def claim_for(letter: Letter) -> ClaimRecord:
+    """The claim of a conclusion that lost it, or whose claim is over: enough to bring the letter to the server."""
+    return ClaimRecord(
+        key=letter.key,
+        task_id=letter.task_id,
+        control_plane_id=letter.control_plane_id,
+        claim_token=letter.claim_token,
+        stage=Stage.CONCLUDED,
+        spec=letter.spec or TaskSpec(name=letter.task_id),
+        gpus=letter.gpus,
+        driver=letter.driver,
+        container_id=letter.container_id,
+    )
+
+
+def unconcluded(claim: ClaimRecord) -> ClaimRecord:
+    """A claim that lost its conclusion, as it was before that: its end is looked at again, and drawn anew."""
+    if claim.asked_mark is not None or claim.started_mark is not None:
+        return replace(claim, stage=Stage.STARTING)
+    return replace(claim, stage=Stage.CREATED if claim.container_id is not None else Stage.CLAIMED)
+
+
+def is_partial(spec: TaskSpec) -> bool:
+    """Whether this is all that a container's labels told of a task, and not what was asked for."""
+    return (spec.image, spec.command, spec.entrypoint, spec.model) == (None, None, None, None)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
-from runtime.agent.tasks.records import Letter
+from runtime.agent.link.retry import RetryPolicy
+from runtime.agent.tasks.records import ClaimRecord, Letter
 from runtime.protocol.problems import ProblemDocument
 from runtime.protocol.states import TERMINAL, Status
 from runtime.protocol.tasks import TaskUpdate
+
+if TYPE_CHECKING:
+    from runtime.agent.settings import AgentSettings
 
 
 class Delivery(str, Enum):
     """What a refused report means. ``DELIVERED``: the server holds our own or another end. ``SUPERSEDED``:
     another attempt, node or claim took over; ours goes to the archive. ``SHORTER``: try again without the log.
+    ``CATCH_UP``: the server has not heard yet that the task fell asleep, or woke: tell that first.
     ``LATER``: keep it and try again."""
 
     DELIVERED = "delivered"
     SUPERSEDED = "superseded"
     SHORTER = "shorter"
+    CATCH_UP = "catch_up"
     LATER = "later"
 
 
@@ -36,6 +42,40 @@ def report_update(node_id: str, letter: Letter) -> TaskUpdate:
         log_tail=letter.log_tail,
         node_finished_at=letter.node_finished_at,
         container_id=letter.container_id,
+    )
+
+
+def move_update(node_id: str, claim: Union[ClaimRecord, Letter], target: Status) -> TaskUpdate:
+    """That a task fell asleep (``target`` sleeping), or runs again."""
+    return TaskUpdate(
+        node_id=node_id,
+        attempt=claim.key.attempt,
+        claim_token=claim.claim_token,
+        from_status=Status.RUNNING if target is Status.SLEEPING else Status.SLEEPING,
+        status=target,
+        container_id=claim.container_id,
+    )
+
+
+def is_so_already(problem: ProblemDocument, claim: ClaimRecord, target: Status) -> bool:
+    """Whether a refused :func:`move_update` says that an earlier try was stored. Pure."""
+    members = problem.members
+    return (
+        problem.code == "state_conflict"
+        and problem.control_plane_id in (None, claim.control_plane_id)
+        and members.get("claim_token_matches") is True
+        and members.get("attempt") == claim.key.attempt
+        and members.get("task_status") == target.value
+    )
+
+
+def policy_of(settings: AgentSettings) -> RetryPolicy:
+    """How often and how long one round of telling is tried."""
+    return RetryPolicy(
+        settings.report_attempts,
+        settings.report_backoff_first_s,
+        settings.report_backoff_max_s,
+        settings.report_total_s,
     )
 
 
@@ -61,8 +101,26 @@ def read_refusal(problem: ProblemDocument, letter: Letter, node_id: str) -> Deli
         return Delivery.DELIVERED
     if isinstance(node, str) and node and node != node_id:
         return Delivery.SUPERSEDED
+    if members.get("claim_token_matches") is True and status != letter.from_status.value:
+        return Delivery.CATCH_UP
     return Delivery.SUPERSEDED if members.get("claim_token_matches") is False else Delivery.LATER
 
 
 def without_log(letter: Letter) -> Letter:
     return dataclasses.replace(letter, log_tail=None)
+
+
+OVER_DELETED = "deleted"
+"""What becomes of a conclusion whose task the server has deleted."""
+
+
+def over_as(status: Status) -> str:
+    """What becomes of a conclusion when the server has given the task another end."""
+    return f"ended:{status.value}"
+
+
+def tells_the_end(letter: Letter) -> bool:
+    """Whether a delivered letter is how its task ended, and not how this node gave up an attempt that another one, or
+    an end that the server made, had overtaken. Only such a one is ever told again."""
+    ends = ("stored", str(Delivery.DELIVERED.value), OVER_DELETED)
+    return letter.delivered_at is not None and letter.outcome in ends

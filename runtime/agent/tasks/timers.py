@@ -76,6 +76,7 @@ class Timers:
                 action()
             except Exception:
                 log.exception("a timer's action failed")
+            del action  # what it was about is not held until the next one is due
 
     def _next(self) -> Callable[[], None] | None:
         while not self._stopping:

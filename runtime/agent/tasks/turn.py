@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Callable, Optional
 
 from runtime.agent.tasks.classify import Conclusion, StopReason
+from runtime.agent.tasks.records import Stage
 
 if TYPE_CHECKING:
     from runtime.agent.drivers.driver import Facts
@@ -37,6 +38,16 @@ class Turn:
         self._outbound.conclude(held, conclusion, facts)
         return True
 
+    def started_mono(self, held: Held, facts: Facts) -> float:
+        """When its container started, by the monotonic clock."""
+        return self._watch.started_mono(held, facts)
+
+    def has_run(self, held: Held, container_id: str) -> None:
+        """The journal is behind: its last words were lost, or somebody else started the container. It must not be
+        started again."""
+        log.warning("task %s: its container has run already, says the engine", held.record.task_id)
+        self.parts.write(held, stage=Stage.STARTING, container_id=container_id)
+
     def again(self, held: Held, after_s: Optional[float] = None) -> bool:
         """Take the present step again later."""
         pause = max(held.pauses.next(), after_s or 0.0)
@@ -46,6 +57,7 @@ class Turn:
     def forget(self, held: Held) -> bool:
         """The claim was never ours."""
         self.parts.journal.forget(held.key)
+        self.parts.unlearn(held)
         self._claims.drop(held.key)
         return False
 

@@ -9,6 +9,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Optional
 
+from runtime.agent.tasks.boot import running_for
 from runtime.agent.tasks.classify import Sent, Stop, StopReason
 from runtime.agent.tasks.probes import Answer, ProbeState, after_answer, ask, verdict
 from runtime.agent.tasks.records import Stage
@@ -46,12 +47,22 @@ class Watch:
         record, parts = held.record, self._parts
         if record.started_mono is not None and record.started_mark == parts.boot:
             return record.started_mono
-        age = 0.0
-        if facts.started_at is not None:
+        age = running_for(facts)
+        if age is None and facts.started_at is not None:
             age = max(0.0, parts.wall() - from_wire(facts.started_at).timestamp())
         if record.asked_mono is not None and record.asked_mark == parts.boot:
-            age = min(age, parts.clock() - record.asked_mono)
-        return parts.clock() - age
+            age = min(age or 0.0, parts.clock() - record.asked_mono)
+        return parts.clock() - (age or 0.0)
+
+    def asked_mono(self, held: Held, facts: Facts) -> Optional[float]:
+        """A moment of the monotonic clock before which the container did not start; None when there is none in this
+        run of the machine, and the engine's date of the start cannot be read."""
+        record, parts = held.record, self._parts
+        if record.asked_mono is not None and record.asked_mark == parts.boot:
+            return record.asked_mono
+        if record.started_mono is not None and record.started_mark == parts.boot:
+            return record.started_mono
+        return min(parts.engine_of(held).outages.moments(facts.started_at), default=None)
 
     def arm(self, held: Held, facts: Facts) -> None:
         """Time limit and probe, from the journal; calling it again changes nothing."""
@@ -59,8 +70,7 @@ class Watch:
         held.address = LOOPBACK if facts.network_mode == "host" else facts.address
         if started is None:
             return
-        if spec.timeout_s is not None and held.record.stop is None:
-            self._parts.timers.at(("timeout", held.name), started + spec.timeout_s, lambda: self._time_is_up(held))
+        self._arm_limit(held, started)
         if spec.health is not None and held.probe is None:
             before = held.record.ready
             held.probe = ProbeState(started, begun=before, ready=None if before else False, healthy=before or None)
@@ -69,7 +79,26 @@ class Watch:
         elif spec.health is None and held.record.stop is None:
             held.enter(Phase.RUNNING)
 
+    def arm_from_journal(self, held: Held) -> bool:
+        """The time limit, without a look at the container; False where one is needed: for a probe, for what was
+        started in another run of the machine, and for what slept meanwhile."""
+        record = held.record
+        if record.started_mono is None or record.started_mark != self._parts.boot:
+            return False
+        if record.spec.health is not None or record.slept_run is not None or record.stop is not None:
+            return False
+        self._arm_limit(held, record.started_mono)
+        held.enter(Phase.RUNNING)
+        return True
+
+    def _arm_limit(self, held: Held, started: float) -> None:
+        limit = held.record.spec.timeout_s
+        if limit is not None and held.record.stop is None:
+            due = started + limit - held.record.ran_before_s
+            self._parts.timers.at(("timeout", held.name), due, lambda: self._time_is_up(held))
+
     def disarm(self, held: Held) -> None:
+        """Nothing is due any more."""
         for kind in ("timeout", "probe", "kill", "again"):
             self._parts.timers.cancel((kind, held.name))
 
@@ -80,24 +109,32 @@ class Watch:
         if stop is None:
             assert held.want is not None
             parts.step(held, Step.JOURNAL_STOP)
-            stop = Stop(held.want, parts.wall())
-            parts.write(held, stop=stop)
+            stop = Stop(held.want, parts.wall(), mono=parts.clock(), mark=parts.boot)
+            parts.write(held, stop=stop, ran_before_s=held.record.ran_before_s + self._ran_for(held))
         held.enter(Phase.STOPPING, stop.reason.value)
         if stop.sent is Sent.INTENDED:
             parts.step(held, Step.SIGNAL)
-            taken = parts.driver.signal(facts.id, facts.stop_signal)
+            taken = parts.driver_of(held).signal(facts.id, facts.stop_signal)
             parts.write(held, stop=dataclasses.replace(stop, sent=Sent.SENT if taken else Sent.MISSED))
         now = parts.clock()
         if held.kill_at is None:
-            held.kill_at = now + held.record.spec.stop_grace_s
+            grace = 0.0 if stop.reason is StopReason.VOLUME else held.record.spec.stop_grace_s
+            held.kill_at = now + grace  # a program that has what it was not given gets no time to read it
         if now >= held.kill_at:
             if held.killed:
                 held.enter(Phase.STUCK, "killed, and still there")
             log.info("task %s: killed after %g s of grace", held.record.task_id, held.record.spec.stop_grace_s)
-            parts.driver.signal(facts.id, "SIGKILL")
+            parts.driver_of(held).signal(facts.id, "SIGKILL")
             held.killed = True
             held.kill_at = now + KILL_PATIENCE_S
         parts.timers.at(("kill", held.name), held.kill_at, lambda: self._advance(held))
+
+    def _ran_for(self, held: Held) -> float:
+        """Seconds since the present start, for a program that is put to sleep: what comes after does not count."""
+        started = held.record.started_mono
+        if held.want is not StopReason.SLEEP or started is None:
+            return 0.0
+        return max(0.0, self._parts.clock() - started)
 
     def _time_is_up(self, held: Held) -> None:
         held.stop(StopReason.TIMEOUT)
@@ -112,6 +149,8 @@ class Watch:
         if probe is None or state is None or held.record.stage is not Stage.RUNNING or held.record.stop is not None:
             return
         answer, detail = self._ask(probe, held.address)
+        if held.probe is not state or held.record.stop is not None:
+            return  # it was put to sleep meanwhile, and maybe woken: this answer is about its former run
         now = self._parts.clock()
         after = after_answer(state, answer, detail, now, held.record.spec)
         held.probe = after

@@ -48,6 +48,8 @@ def test_defaults_are_the_contract_s(tmp_path) -> None:
         ("api_key: 'a b'", "api_key", "printable ASCII"),
         ("node_id: GPU_7", "node_id", "a-z, 0-9"),
         ("node_id: -a", "node_id", "a-z, 0-9"),
+        ("mgmt_addr: 10.0.0.7 10.0.0.8", "mgmt_addr", "one host name or address"),
+        ("mgmt_addr: ''", "mgmt_addr", "one host name or address"),
         ("state_dir: relative", "state_dir", "an absolute path"),
         ("ca_file: /nowhere/ca.pem", "ca_file", "CA certificates"),
         ("proxy: proxy:3128", "proxy", "with its scheme"),

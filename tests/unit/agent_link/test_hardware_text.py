@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from runtime.agent.hardware import nvidia_smi
 from runtime.agent.hardware.detector import CollectorError, gpu_class
-from runtime.agent.hardware.nvidia import cards_of_nvml, cards_of_smi, topology_of
+from runtime.agent.hardware.nvidia_by_smi import Listed, SmiCards, cards_of_smi
+from runtime.agent.hardware.nvml_cards import cards_of_nvml, topology_of
+from runtime.agent.hardware.parsers import nvidia_smi
 from runtime.agent.hardware.pci import accelerators, normal_bus_id, numa_node
+from runtime.agent.hardware.reading import CardReading
 from runtime.agent.hardware.tools import find_command
 from runtime.agent.hardware.values import number, word
 from runtime.agent.hardware.visibility import container_options
@@ -47,8 +46,8 @@ HEADER = (
 )
 
 
-def row(cells: str) -> nvidia_smi.Row:
-    (only,) = nvidia_smi.parse_csv(HEADER + cells + "\n")
+def row(cells: str) -> CardReading:
+    (only,) = nvidia_smi.parse([], HEADER + cells + "\n").cards
     return only
 
 
@@ -78,13 +77,13 @@ def test_one_cell_that_is_no_number_leaves_the_rest(cells: str, expected) -> Non
 
 def test_columns_are_matched_by_header_whatever_their_order() -> None:
     text = "uuid, memory.used [MiB], index\nGPU-a, 5 MiB, 3\n\n"
-    assert nvidia_smi.parse_csv(text) == [nvidia_smi.Row(index=3, uuid="GPU-a", memory_used_mib=5)]
+    assert nvidia_smi.parse([], text).cards == [CardReading(index=3, uuid="GPU-a", memory_used_mib=5)]
 
 
 @pytest.mark.parametrize(
     ("cells", "failure"),
     [
-        ("0, [GPU requires reset], x, y, 1, 1, 1, 1, 1, 1", "GPU requires reset"),
+        ("0, [GPU requires reset], 00000000:17:00.0, L4, 1 MiB, 0 MiB, 1, 1, 1, 1", "GPU requires reset"),
         ("0, GPU-a, 00000000:17:00.0, NVIDIA L4, 1 MiB, 0 MiB, [GPU is lost], 1, 1, 5", "GPU is lost"),
         ("0, GPU-a, 00000000:17:00.0, ERR!, 1 MiB, 0 MiB, 1, 1, 1, 5", "ERR! in place of its name"),
         ("0, [Unknown Error], 00000000:17:00.0, L4, 1 MiB, 0 MiB, 1, 1, 1, 5", "unknown error for its handle"),
@@ -108,8 +107,10 @@ def test_what_condemns_a_card(cells: str, failure: str) -> None:
 )
 def test_a_card_that_cannot_be_opened_is_blamed_and_the_others_go_on(line: str, index, bus_id: str) -> None:
     text = f"{line}\n{HEADER}1, GPU-b, 00000000:65:00.0, NVIDIA L4, 1 MiB, 0 MiB, 1 %, 1, 1 W, 5\n"
-    lost, good = nvidia_smi.parse_csv(text)
-    assert (lost.index, lost.bus_id) == (index, bus_id) and lost.failure and good.uuid == "GPU-b"
+    reading = nvidia_smi.parse([], text)
+    ((blame,),) = [error.blamed for error in reading.errors]
+    assert (blame.index, normal_bus_id(blame.bus_id)) == (index, bus_id)
+    assert [card.uuid for card in reading.cards] == ["GPU-b"]
 
 
 @pytest.mark.parametrize(
@@ -124,11 +125,12 @@ def test_a_card_that_cannot_be_opened_is_blamed_and_the_others_go_on(line: str, 
 )
 def test_a_failure_of_the_whole_tool_condemns_no_card(text: str) -> None:
     with pytest.raises(CollectorError):
-        nvidia_smi.parse_csv(text)
+        SmiCards(lambda arguments: text).collect([])
 
 
 def test_no_devices_is_an_empty_list() -> None:
-    assert nvidia_smi.parse_csv("No devices were found\n") == []
+    cards = SmiCards(lambda arguments: "No devices were found\n").collect([])
+    assert (cards.gpus, cards.failures) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -236,34 +238,15 @@ def test_nvlink_domains(tmp_path, links, domains) -> None:
 
 
 def test_smi_rows_become_the_same_cards(tmp_path) -> None:
-    rows = nvidia_smi.parse_csv(
-        HEADER + "0, GPU-a, 00000000:17:00.0, NVIDIA L4, 23034 MiB, 4 MiB, 7 %, 31, 12 W, 550\n"
+    main = nvidia_smi.parse(
+        [], HEADER + "0, GPU-a, 00000000:17:00.0, NVIDIA L4, 23034 MiB, 4 MiB, 7 %, 31, 12 W, 550\n"
     )
-    extras = {0: nvidia_smi.Row(index=0, compute_capability="8.9", mig_enabled=False)}
-    cards = cards_of_smi(rows, extras, [], tmp_path)
+    added = {"GPU-a": {"compute_capability": "8.9", "mig_mode": "Disabled"}}
+    cards = cards_of_smi(Listed(main, added), [], tmp_path)
     assert cards.gpus == [
         Gpu("GPU-a", "nvidia", 0, "NVIDIA L4", "nvidia-l4-24g", 23034, "00000000:17:00.0", None, "8.9", "550")
     ]
     assert cards.capabilities[0].mig_capable is False
-
-
-VENDOR_TOOLS = Path(__file__).parents[4] / "shared" / "vendor-tools" / "nvidia"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["nvidia-smi__query-gpu-all-fields__h100__mig_busy_wide_csv", "nvidia-smi__query-gpu-csv__h100__requires_reset"],
-)
-def test_recorded_output(name: str) -> None:
-    expected = json.loads((VENDOR_TOOLS / f"{name}.json").read_text())["expect"]["cards"]
-    rows = nvidia_smi.parse_csv((VENDOR_TOOLS / f"{name}.txt").read_text())
-    assert len(rows) == len(expected)
-    for found, wanted in zip(rows, expected):
-        assert (found.index, found.uuid, found.memory_total_mib) == (
-            wanted["index"],
-            wanted.get("uuid"),
-            wanted.get("memory_total_mib"),
-        )
 
 
 @pytest.mark.parametrize(

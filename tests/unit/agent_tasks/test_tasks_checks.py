@@ -9,9 +9,17 @@ import pytest
 from runtime.agent.drivers.containers import create_body
 from runtime.agent.drivers.driver import ContainerPlan, Mount
 from runtime.agent.hardware.inventory import GpuSnapshot
+from runtime.agent.hardware.visibility import OWNED_VARIABLES
 from runtime.agent.settings import AgentSettings
-from runtime.agent.tasks.checks import CheckFailed, check, check_host_shm, checked_env, checked_gpus, shared_memory
-from runtime.agent.tasks.outages import Outages
+from runtime.agent.tasks.checks import (
+    CheckFailed,
+    check,
+    check_host_shm,
+    check_program,
+    checked_env,
+    checked_gpus,
+    shared_memory,
+)
 from runtime.agent.tasks.plan import card_options, container_plan, spare_name
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
 from runtime.protocol.heartbeat import Gpu, GpuCollectFailure
@@ -31,7 +39,7 @@ def test_a_bare_name_is_dropped_and_said() -> None:
 @pytest.mark.parametrize("env", [{"1A": "hush"}, {"A B": "hush"}, ["=hush"], {"A": "hush\0"}])
 def test_a_wrong_variable_is_refused_without_its_value(env: dict[str, str] | list[str]) -> None:
     with pytest.raises(CheckFailed) as caught:
-        checked_env(env)
+        check_program(TaskSpec("t", env=env), checked_env(env)[0])
     assert caught.value.reason is Reason.ENV_INVALID
     assert "hush" not in caught.value.text
 
@@ -43,6 +51,10 @@ def test_cards() -> None:
     assert checked_gpus((AssignedGpu("GPU-1"),), here) == (card,)
     with pytest.raises(CheckFailed, match="GPU-2 is not on this node"):
         checked_gpus((AssignedGpu("GPU-2"),), here)
+    other = GpuSnapshot(gpus=[Gpu("0000/1", "ascend")])
+    with pytest.raises(CheckFailed, match="cannot give a card of ascend") as refused:
+        checked_gpus((AssignedGpu("0000/1"),), other)
+    assert refused.value.reason is Reason.GPU_UNAVAILABLE
     failing = GpuSnapshot(gpus=[card, part], failures=[GpuCollectFailure("GPU-1", 0, "GPU is lost")])
     for uuid in ("GPU-1", "MIG-1"):
         with pytest.raises(CheckFailed, match="GPU is lost") as caught:
@@ -98,8 +110,9 @@ def test_the_agents_variables_replace_the_tasks() -> None:
     spec = TaskSpec("t", image="a", env={"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0", "X": "1"})
     plan = container_plan(RECORD, spec, check(spec, (), NO_CARDS, AgentSettings()), card_options((), ()), "n", "i", 50)
     assert plan.env == {"X": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NVIDIA_VISIBLE_DEVICES": "void"}
-    assert set(plan.unset) == {"CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}, "an image may set them, too"
-    assert create_body(plan)["Env"][-2:] == list(plan.unset)
+    assert {"CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"} < set(plan.unset), "an image may set them, too"
+    assert set(plan.unset) == set(OWNED_VARIABLES) - set(plan.env)
+    assert create_body(plan)["Env"][-len(plan.unset) :] == list(plan.unset)
     assert plan.name == "task-a"
     assert spare_name(RECORD) == "task-a-12345678"
     assert plan.labels["heterofleet.claim"] == "token"
@@ -173,19 +186,3 @@ def test_ports_of_the_spec_reach_the_plan() -> None:
     spec = TaskSpec("t", image="a", ports=[PortMapping(80), PortMapping(81, 8081)])
     plan = container_plan(RECORD, spec, check(spec, (), NO_CARDS, AgentSettings()), card_options((), ()), "n", "i", 50)
     assert plan.ports == ((80, None), (81, 8081))
-
-
-def test_outages_cover_ends_inside_them_only() -> None:
-    now = [1772366400.0]  # 2026-03-01T12:00:00Z
-    outages = Outages(lambda: now[0])
-    outages.alive()
-    assert not outages.covers("2026-03-01T12:00:30Z")
-    outages.gone()
-    assert outages.covers("2026-03-01T12:00:30Z")
-    now[0] += 60
-    outages.alive()
-    now[0] += 60
-    outages.alive()
-    assert outages.covers("2026-03-01T12:00:30Z")
-    assert not outages.covers("2026-03-01T12:01:30Z")
-    assert not outages.covers(None)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from runtime.agent.drivers.driver import Facts
-from runtime.agent.tasks.classify import Circumstances, Sent, Stop, StopReason, classify, ended_with_engine
+from runtime.agent.tasks.classify import Circumstances, Sent, Stop, StopReason, classify
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Status
 
@@ -135,7 +135,23 @@ TABLE = [
         Circumstances(host_restarted=True),
         Status.FAILED,
         Reason.HOST_RESTARTED,
-        255,
+        None,
+    ),
+    (
+        "machine went down after it",
+        facts(exit_code=7),
+        Circumstances(host_restarted=True),
+        Status.FAILED,
+        Reason.HOST_RESTARTED,
+        7,
+    ),
+    (
+        "machine went down while it was stopped",
+        facts(exit_code=255),
+        Circumstances(stop=Stop(StopReason.OPERATOR, END, Sent.SENT), host_restarted=True),
+        Status.STOPPED,
+        Reason.STOPPED_BY_OPERATOR,
+        None,
     ),
     ("dead", facts(state="dead", exit_code=0), NOTHING, Status.FAILED, Reason.END_UNKNOWN, 0),
     ("no exit code", facts(exit_code=None), NOTHING, Status.FAILED, Reason.END_UNKNOWN, None),
@@ -162,25 +178,3 @@ def test_137_without_evidence_is_a_signal() -> None:
     assert "signal 9" in str(classify(killed, NOTHING).error)
     assert classify(killed, stopped(StopReason.OPERATOR)).reason is Reason.STOPPED_BY_OPERATOR
     assert classify(facts(exit_code=137, oom_killed=True), NOTHING).reason is Reason.OOM_KILLED
-
-
-@pytest.mark.parametrize(
-    ("engine_started", "live_restore", "in_outage", "result"),
-    [
-        ("2026-03-01T11:00:00Z", False, True, False),  # the engine ran all the time; only its socket was away
-        ("2026-03-01T12:01:05Z", False, True, True),
-        ("2026-03-01T12:01:05Z", False, False, True),  # we were away, too
-        ("2026-03-01T12:01:05Z", True, True, False),
-        ("2026-03-01T12:00:55Z", False, False, True),  # killed: the end is dated by the next start
-        ("2026-03-01T12:30:00Z", False, False, False),
-        ("2026-03-01T12:30:00Z", False, True, True),
-        (None, False, True, True),
-        (None, False, False, False),
-    ],
-)
-def test_an_end_by_the_engine(engine_started: str | None, live_restore: bool, in_outage: bool, result: bool) -> None:
-    assert ended_with_engine(EXITED, engine_started, live_restore, in_outage) is result
-
-
-def test_what_never_ran_did_not_end_with_the_engine() -> None:
-    assert not ended_with_engine(facts(started_at=None), "2026-03-01T12:01:05Z", False, True)

@@ -15,11 +15,13 @@ import pytest
 
 from runtime.agent.drivers.errors import DriverError, EngineRefused
 from runtime.agent.link.errors import Refused, Unavailable
+from runtime.agent.link.seen import SeenRevisions
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.delivery import Outbound, readable
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.journal import Journal, open_journal
-from runtime.agent.tasks.logs import whole_characters
+from runtime.agent.tasks.log_buffer import whole_characters
+from runtime.agent.tasks.mounting import Mounting
 from runtime.agent.tasks.parts import Claims, Parts
 from runtime.agent.tasks.pool import Pool
 from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
@@ -27,6 +29,7 @@ from runtime.agent.tasks.steps import Step
 from runtime.agent.tasks.timers import Timers
 from runtime.agent.tasks.zombies import ServerWord
 from runtime.protocol.problems import ProblemDocument
+from runtime.protocol.states import Driver as DriverName
 from runtime.protocol.states import Phase, Status
 from runtime.protocol.tasks import TaskSpec
 
@@ -61,15 +64,17 @@ class Rig:
         self.advanced = threading.Event()
         self.planned: list[float] = []
         self.claims = Claims()
-        client: Any = SimpleNamespace(update_task=self.update, control_plane_id="cp")
-        driver: Any = SimpleNamespace(remove=self.remove, inspect=self.inspect, signal=self.signal)
+        client: Any = SimpleNamespace(update_task=self.update, control_plane_id="cp", seen=SeenRevisions())
+        driver: Any = SimpleNamespace(
+            outlives_machine=True, remove=self.remove, inspect=self.inspect, signal=self.signal
+        )
         timers: Any = SimpleNamespace(after=lambda name, seconds, action: self.planned.append(seconds))
         settings = AgentSettings(report_attempts=3, report_backoff_first_s=0.01, report_backoff_max_s=0.01)
         pool = Pool("test", 2)
         self.parts = Parts(
             settings=settings,
             client=client,
-            driver=driver,
+            drivers={DriverName.DOCKER: SimpleNamespace(driver=driver)},  # type: ignore[dict-item]
             journal=self.journal,
             identity=SimpleNamespace(node_id="n"),  # type: ignore[arg-type]
             snapshot=lambda: None,  # type: ignore[arg-type, return-value]
@@ -82,7 +87,9 @@ class Rig:
             trace=lambda uid, attempt, step: self.steps.append(step),
         )
         self.word = ServerWord()
-        self.outbound = Outbound(self.parts, self.claims, self.word, lambda held: self.advanced.set())
+        self.outbound = Outbound(
+            self.parts, self.claims, self.word, Mounting(self.parts), lambda held: self.advanced.set()
+        )
         self.held = Held(RECORD)
         self.claims.add(self.held)
         self.journal.save(RECORD)

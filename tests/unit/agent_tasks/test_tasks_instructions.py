@@ -65,7 +65,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     images = SimpleNamespace(present=lambda image: True)
     journal = open_journal(tmp_path)
     client: Any = found
-    parts: tuple[Any, Any] = (SimpleNamespace(images=images), SimpleNamespace(node_id="gpu-a"))
+    parts: tuple[Any, Any] = (images, SimpleNamespace(node_id="gpu-a"))
     runner = InstructionRunner(client, parts[0], journal, parts[1])
     runner.start()
     found.wake = lambda: runner.wake(["images"])  # type: ignore[attr-defined]

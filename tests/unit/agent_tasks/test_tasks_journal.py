@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from runtime.agent.link.identity import MachineParts
 from runtime.agent.tasks.classify import Sent, Stop, StopReason
 from runtime.agent.tasks.journal import FILE_NAME, open_journal
+from runtime.agent.tasks.ownership import keep_to_machine
 from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
 from runtime.protocol.states import Kind, Status
 from runtime.protocol.tasks import AssignedGpu, HealthProbe, RegistryAuth, TaskSpec, Volume
@@ -145,4 +147,49 @@ def test_one_bad_record_never_hides_the_good_ones(
     assert [claim.key.uid for claim in journal.claims()] == ["uid-1", "uid-4"]
     assert journal.letter(Key("uid-4", 1)) is None
     assert sum("cannot be read" in record.message for record in caplog.records) == 3
+    journal.close()
+
+
+def test_what_another_machine_wrote_is_kept_and_never_acted_on(tmp_path: Path) -> None:
+    """A copy of a state folder concluded its original's claims."""
+    journal = open_journal(tmp_path)
+    journal.save(CLAIM)
+    other = dataclasses.replace(CLAIM, key=Key("uid-2", 1), task_id="b")
+    journal.conclude(other, dataclasses.replace(LETTER, key=other.key))
+    journal.save_instruction("images", "i1", {"op": "pull"})
+    assert journal.set_aside() == 2
+    assert (journal.claims(), journal.undelivered(), journal.instructions("images")) == ([], 0, {})
+    with pytest.raises(OSError, match="another instance"):
+        journal.save(dataclasses.replace(CLAIM, stage=Stage.CONCLUDED))  # a step that was under way
+    journal.save(dataclasses.replace(CLAIM, key=Key("uid-3", 1)))
+    assert journal.set_aside() == 1
+    journal.close()
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as reading:
+        kept = reading.execute("SELECT what, uid, attempt FROM set_aside ORDER BY what, uid").fetchall()
+    assert kept == [("claims", "uid-1", 3), ("claims", "uid-2", 1), ("claims", "uid-3", 1), ("outbox", "uid-2", 1)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "copied", "left"),
+    [
+        (("m", "p"), ("m", "p"), False, 1),
+        (("m", None), ("m", "p"), False, 1),
+        (("m", "p"), (None, None), False, 1),
+        (("m", "p"), ("x", "p"), False, 0),
+        (None, ("m", "p"), True, 0),
+        (None, ("m", "p"), False, 1),
+    ],
+)
+def test_whose_journal_it_is(
+    tmp_path: Path, before: MachineParts | None, now: MachineParts, copied: bool, left: int
+) -> None:
+    """Also where the identity beside it was lost: the journal says itself which machine wrote it."""
+    journal = open_journal(tmp_path)
+    if before is not None:
+        keep_to_machine(journal, before, copied=False)
+    journal.save(CLAIM)
+    keep_to_machine(journal, now, copied=copied)
+    assert len(journal.claims()) == left
+    keep_to_machine(journal, now, copied=False)
+    assert len(journal.claims()) == left
     journal.close()

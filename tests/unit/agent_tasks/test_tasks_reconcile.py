@@ -42,10 +42,10 @@ TABLE = [
     (Box.NONE, Stage.DONE, ENDED, Decision.FORGET),
     (Box.RUNNING, None, OURS, Decision.RECLAIM),
     (Box.ENDED, None, OURS, Decision.RECLAIM),
-    (Box.RUNNING, None, UNKNOWN, Decision.KEEP),
+    (Box.RUNNING, None, UNKNOWN, Decision.RECLAIM),
     (Box.ENDED, None, UNKNOWN, Decision.KEEP),
     (Box.RUNNING, None, MOVED, Decision.STOP_STALE),
-    (Box.ENDED, None, ENDED, Decision.STOP_STALE),
+    (Box.ENDED, None, ENDED, Decision.REMOVE),
 ]
 
 
@@ -151,6 +151,13 @@ KEY = Key("u", 2)
 )
 def test_the_servers_word(task: Task, server: Server) -> None:
     assert read_task(task, KEY, "n") is server
+
+
+def test_a_task_under_a_name_that_was_given_up_has_not_moved() -> None:
+    task = Task("a", "u", Status.RUNNING, 2, node_id="old")
+    assert read_task(task, KEY, "n") is MOVED
+    assert read_task(task, KEY, "n", ["old"]) is UNKNOWN
+    assert read_task(Task("a", "u", Status.RUNNING, 3, node_id="old"), KEY, "n", ["old"]) is MOVED
 
 
 NOT_FOUND = ProblemDocument(404, "task_not_found", "x", control_plane_id="cp")

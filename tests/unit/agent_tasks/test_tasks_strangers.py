@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +11,17 @@ from typing import Any
 
 import pytest
 
-from runtime.agent.drivers.docker import facts_of
+from runtime.agent.drivers.docker_answers import facts_of
 from runtime.agent.drivers.driver import EngineFacts, Seen
 from runtime.agent.drivers.errors import EngineUnavailable
+from runtime.agent.link.seen import SeenRevisions
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.executor import Executor
+from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.journal import open_journal
+from runtime.agent.tasks.records import ClaimRecord, Key, Stage
+from runtime.protocol.states import Driver
+from runtime.protocol.tasks import TaskSpec
 
 LABELS = {"heterofleet.control-plane": "another", "heterofleet.node": "n", "heterofleet.task": "x"}
 
@@ -29,6 +35,7 @@ class Engine:
         self.away = 0
         self.silent = False
         self.images = SimpleNamespace(list=list)
+        self.wall = time.time
 
     def add(self, name: str, state: str = "running", **labels: str) -> None:
         self.boxes[name] = Seen(name, name, state, {**LABELS, "heterofleet.uid": name, **labels}, 0.0)
@@ -52,11 +59,16 @@ class Engine:
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[tuple[Executor, Engine]]:
     engine, journal = Engine(), open_journal(tmp_path)
-    client: Any = SimpleNamespace(control_plane_id="cp")
-    identity: Any = SimpleNamespace(node_id="n", instance_id="i")
-    parts: tuple[Any, Any] = (engine, lambda: None)
+    client: Any = SimpleNamespace(control_plane_id="cp", seen=SeenRevisions())
+    identity: Any = SimpleNamespace(node_id="n", instance_id="i", booted=False, former_node_ids=[])
+    parts: tuple[Any, Any] = ({Driver.DOCKER: engine}, lambda: None)
     yield Executor(AgentSettings(), client, parts[0], journal, identity, parts[1]), engine
     journal.close()
+
+
+def poll(executor: Executor) -> None:
+    """One round of the loop that looks at containers."""
+    executor._poll(executor._parts.drivers[Driver.DOCKER])
 
 
 def told(executor: Executor) -> dict[str, list[str]]:
@@ -66,11 +78,11 @@ def told(executor: Executor) -> dict[str, list[str]]:
 def test_nothing_is_said_before_docker_was_asked(made: tuple[Executor, Engine]) -> None:
     executor, _ = made
     assert (executor.docker_state(), executor.foreign(), executor.live_task_ids()) == (None, None, None)
-    executor._poll()
+    poll(executor)
     state = executor.docker_state()
     assert state is not None and state.available
     assert executor.foreign() == []
-    executor._last.bad("gone")
+    executor._parts.drivers[Driver.DOCKER].last.bad("gone")
     state = executor.docker_state()
     assert state is not None and not state.available and state.error == "gone"
     assert executor.foreign() is None, "cannot list is not none"
@@ -82,21 +94,45 @@ def test_others_containers_hold_their_cards_while_they_run(made: tuple[Executor,
     engine.add("b", "exited")
     engine.add("mine", **{"heterofleet.control-plane": "cp"})
     for _ in range(3):
-        executor._poll()
+        poll(executor)
     assert told(executor) == {"a": ["GPU-a"], "b": []}
-    assert engine.inspected == ["a"], "each is looked at once"
+    assert engine.inspected == ["a", "mine"], "each is looked at once"
     engine.boxes["a"] = dataclasses.replace(engine.boxes["a"], state="exited")
-    executor._poll()
+    poll(executor)
     assert told(executor) == {"a": [], "b": []}
+
+
+def test_a_container_of_this_node_that_no_claim_explains_is_told_of(made: tuple[Executor, Engine]) -> None:
+    """A new instance knew nothing of the former one's container, and its beats said that the card was free."""
+    executor, engine = made
+    assert executor.orphans().entries is None, "nobody has looked yet"
+    engine.add("a")
+    engine.add("mine", **{"heterofleet.control-plane": "cp", "heterofleet.attempt": "2"})
+    poll(executor)
+    found = executor.orphans().entries
+    assert found is not None
+    assert [(entry.container_id, entry.uid, entry.attempt, entry.gpus) for entry in found] == [
+        ("mine", "mine", 2, ["GPU-mine"])
+    ]
 
 
 def test_a_look_that_failed_is_taken_again(made: tuple[Executor, Engine]) -> None:
     executor, engine = made
     engine.add("a")
     engine.away = 1
-    executor._poll()
+    poll(executor)
     assert executor.foreign() is None, "which cards it holds is not known"
-    executor._poll()
+    poll(executor)
+    assert told(executor) == {"a": ["GPU-a"]}
+
+
+def test_a_claim_under_a_former_name_still_holds_its_cards(made: tuple[Executor, Engine]) -> None:
+    """It was never looked at, since it had a claim, and so the node never said which cards others hold."""
+    executor, engine = made
+    engine.add("a", **{"heterofleet.control-plane": "cp", "heterofleet.node": "former", "heterofleet.attempt": "1"})
+    record = ClaimRecord(Key("a", 1), "x", "cp", "token", Stage.RUNNING, TaskSpec(name="x"), container_id="a")
+    executor._claims.add(Held(record))
+    poll(executor)
     assert told(executor) == {"a": ["GPU-a"]}
 
 
@@ -109,7 +145,7 @@ def test_an_agent_that_cannot_look_does_not_say_that_it_holds_nothing(made: tupl
     assert not executor.holds_anything()
     engine.add("a")
     assert executor.holds_anything(), "although it has not polled yet"
-    executor._poll()
+    poll(executor)
     engine.silent = True
     assert executor.holds_anything()
 
@@ -124,5 +160,6 @@ def test_an_agent_that_cannot_look_does_not_say_that_it_holds_nothing(made: tupl
     ],
 )
 def test_the_cards_of_a_container(env: list[str] | None, requests: list[Any] | None, cards: tuple[str, ...]) -> None:
-    document = {"Id": "c", "Config": {"Env": env}, "HostConfig": {"DeviceRequests": requests}}
+    state = {"Status": "running", "Running": True}
+    document = {"Id": "c", "State": state, "Config": {"Env": env}, "HostConfig": {"DeviceRequests": requests}}
     assert facts_of(document).cards == cards

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import pytest
 
+from runtime.agent.tasks.classify import StopReason
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
 from runtime.agent.tasks.watch import Watch
@@ -36,7 +37,7 @@ def test_a_clock_that_was_set_takes_no_time_from_a_task(
         Key("u", 1), "a", "cp", "t", Stage.STARTING, TaskSpec("a"),
         asked_mark="boot" if asked_mono is not None else None, asked_mono=asked_mono,
     )  # fmt: skip
-    facts: Any = SimpleNamespace(started_at=AT)
+    facts: Any = SimpleNamespace(started_at=AT, pid=0, id="c")
     assert Watch(parts, lambda held: None).started_mono(Held(record), facts) == started
 
 
@@ -58,3 +59,22 @@ def test_a_machine_that_went_down_right_after_a_start_is_remembered(
         Key("u", 1), "a", "cp", "t", Stage.STARTING, spec, asked_mark=asked, started_mark=started, started_mono=1.0
     )
     assert record.machine_restarted("b2") is restarted
+
+
+@pytest.mark.parametrize(("reason", "grace_s"), [(StopReason.VOLUME, 0.0), (StopReason.OPERATOR, 3600.0)])
+def test_a_program_with_a_folder_that_it_was_not_given_gets_no_grace(reason: StopReason, grace_s: float) -> None:
+    sent: list[str] = []
+    parts: Any = SimpleNamespace(
+        boot="boot",
+        clock=lambda: 100.0,
+        wall=lambda: WALL,
+        step=lambda *step: None,
+        write=lambda held, **changes: None,
+        driver_of=lambda held: SimpleNamespace(signal=lambda container, signal: sent.append(signal) or True),
+        timers=SimpleNamespace(at=lambda *when: None),
+    )
+    held = Held(ClaimRecord(Key("u", 1), "a", "cp", "t", Stage.RUNNING, TaskSpec("a", stop_grace_s=3600.0)))
+    held.stop(reason)
+    facts: Any = SimpleNamespace(id="c", stop_signal="SIGTERM")
+    Watch(parts, lambda held: None).end(held, facts)
+    assert sent == (["SIGTERM"] if grace_s else ["SIGTERM", "SIGKILL"])
