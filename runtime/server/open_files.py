@@ -13,15 +13,19 @@ log = logging.getLogger(__name__)
 SPARE = 256
 """Kept for the database, the log and the builds that are handed out: without them no request is answered."""
 
+MIRROR_CONNECTIONS = 500
+"""Of the static mirror. A node holds one for a download, once in an upgrade."""
+
 
 def fitted(settings: ServerSettings) -> ServerSettings:
     """``settings`` with a connection limit that the process's open files allow, after raising what may be raised.
 
-    The API and the doorbell have as many connections each.
+    The API and the doorbell have as many connections each; the mirror has a number of its own.
     """
     ports = 2 if settings.doorbell_listen else 1
-    allowed = _raise_to(ports * settings.connection_limit + SPARE)
-    limit = connections(allowed, ports)
+    spare = SPARE + (MIRROR_CONNECTIONS if settings.mirror_listen else 0)
+    allowed = _raise_to(ports * settings.connection_limit + spare)
+    limit = connections(allowed, ports, spare)
     if limit >= settings.connection_limit:
         return settings
     log.warning(
@@ -30,14 +34,14 @@ def fitted(settings: ServerSettings) -> ServerSettings:
         limit,
         settings.connection_limit,
         allowed,
-        ports * settings.connection_limit + SPARE,
+        ports * settings.connection_limit + spare,
     )
     return dataclasses.replace(settings, connection_limit=limit)
 
 
-def connections(open_files: int, ports: int) -> int:
-    """How many connections each of ``ports`` may hold when ``open_files`` are allowed."""
-    return max(1, (open_files - min(SPARE, open_files // 2)) // ports)
+def connections(open_files: int, ports: int, spare: int = SPARE) -> int:
+    """How many connections each of ``ports`` may hold when ``open_files`` are allowed and ``spare`` are kept."""
+    return max(1, (open_files - min(spare, open_files // 2)) // ports)
 
 
 def _raise_to(wanted: int) -> int:

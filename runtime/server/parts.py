@@ -7,13 +7,14 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from runtime.protocol.heartbeat import Heartbeat
+from runtime.protocol.heartbeat import Heartbeat, LostRevisions
 from runtime.protocol.masking import Masker
 from runtime.server import validation
 from runtime.server.proxies import Proxies
 from runtime.server.services.background import Background
 from runtime.server.services.board import Board
 from runtime.server.services.brake import Brake
+from runtime.server.services.history import History
 from runtime.server.services.metrics import Metrics
 from runtime.server.services.presence import Presence
 from runtime.server.services.rollback import Rollback
@@ -44,9 +45,10 @@ class Parts:
     board: Board
     rollback: Rollback
     metrics: Metrics
+    history: History
     proxies: Proxies
     brake: Brake = field(default_factory=Brake)
-    answers: dict[str, tuple[tuple[int, str], str]] = field(default_factory=dict)
+    answers: dict[str, tuple[tuple[int, str, LostRevisions | None], str]] = field(default_factory=dict)
     background: Background | None = None
     ready: threading.Event = field(default_factory=threading.Event)
     started_at: float = field(default_factory=time.monotonic)
@@ -54,12 +56,11 @@ class Parts:
     def start(self) -> None:
         """Migrate, load, and start the background work. Raises StoreError with one clear sentence."""
         validation.adapter(Heartbeat)  # built before the first beat, which should not wait for it
-        self.vault.load()
         migrate(self.db)
         self.db.hold()
         self.db.start()
         with self.db.read() as connection:
-            confidential.prove_key(connection, self.vault)
+            confidential.load_key(connection, self.vault)
         self.started_at = time.monotonic()
         self.rollback.load()
         self.presence.load()
@@ -84,14 +85,16 @@ def build_parts(settings: ServerSettings) -> Parts:
         masker.add(secret)
     db = Database(settings.effective_database_url)
     masker.add(db.url.password)
+    presence = Presence(db, settings)
     return Parts(
         settings=settings,
         masker=masker,
         db=db,
         vault=Vault(settings.secret_key_path),
-        presence=Presence(db, settings),
+        presence=presence,
         board=Board(db),
         rollback=Rollback(db),
         metrics=Metrics(db),
+        history=History(presence),
         proxies=Proxies(settings.trusted_proxies),
     )

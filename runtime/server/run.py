@@ -13,6 +13,7 @@ from runtime.server import open_files
 from runtime.server.app import assemble
 from runtime.server.doorbell import Doorbell
 from runtime.server.exit_codes import EXIT_CANNOT_WRITE, EXIT_FAULT, EXIT_UNAVAILABLE
+from runtime.server.mirror import Mirror
 from runtime.server.parts import Parts
 from runtime.server.serving import ListenError, Server
 from runtime.server.store.errors import StoreError
@@ -27,6 +28,7 @@ class Process:
         self._parts = parts
         self._exit_code = 0
         self._server: Server | None = None
+        self._mirror: Mirror | None = None
 
     def run(self) -> int:
         """Serve until SIGTERM, SIGINT or SIGHUP; the exit code: 0, 1, 69, 73 or 78."""
@@ -36,6 +38,7 @@ class Process:
         try:
             self._server = Server(assemble(parts), parts)
             doorbell = Doorbell(parts) if parts.settings.doorbell_listen else None
+            self._mirror = Mirror(parts.settings) if parts.settings.mirror_listen else None
         except ListenError as error:
             log.error("%s", error)
             return EXIT_UNAVAILABLE
@@ -51,6 +54,8 @@ class Process:
         if doorbell is not None:
             doorbell.stop()
         starter.join()
+        if self._mirror is not None:
+            self._mirror.join()
         parts.stop()
         log.info("stopped")
         return self._exit_code
@@ -72,9 +77,17 @@ class Process:
             self._exit_code = EXIT_FAULT
             self._server.stop()
         else:
-            log.info("heterofleet %s ready on %s", this_build(), self._parts.settings.listen)
+            settings = self._parts.settings
+            if self._mirror is not None:
+                self._mirror.start()  # only now: its folder lies in state_dir, which is made with the database
+            places = [settings.listen]
+            places += [f"doorbell on {settings.doorbell_listen}"] if settings.doorbell_listen else []
+            places += [f"mirror on {settings.mirror_listen}"] if settings.mirror_listen else []
+            log.info("heterofleet %s ready on %s", this_build(), ", ".join(places))
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         log.info("%s: answering what is in flight, then stopping", signal.Signals(number).name)
         assert self._server is not None
         self._server.stop()
+        if self._mirror is not None:
+            self._mirror.stop()  # at the same time, so that both finish within the time that the unit gives

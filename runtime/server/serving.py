@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import flask
@@ -27,6 +29,9 @@ CHANNEL_TIMEOUT_S = 120
 """A connection on which nothing moves for this long is closed."""
 FINISH_S = 20.0
 """How long requests in flight may take when the server is told to stop."""
+QUIET_S = 0.3
+"""How long nobody must have asked before open connections are closed: what was sent over one just now would be lost,
+and its sender was not told that the connection ends."""
 HEADER_LIMIT = 64 * 1024
 
 
@@ -34,15 +39,24 @@ class ListenError(Exception):
     """The address cannot be listened on; one sentence."""
 
 
-class Server:
-    """The HTTP server of one process. The address is taken in the constructor, so a port in use is known at once.
+class Listener:
+    """One application on one address. The address is taken in the constructor, so a port in use is known at once.
 
-    Raises ListenError.
+    ``setting`` is what names ``listen``, for the error. Raises ListenError.
     """
 
-    def __init__(self, app: flask.Flask, parts: Parts) -> None:
-        settings = parts.settings
-        self._socket = bind(settings.listen, "listen")
+    def __init__(
+        self,
+        app: Callable[..., Any],
+        listen: str,
+        setting: str,
+        *,
+        channel: Callable[[threading.Event], type[HTTPChannel]],
+        threads: int,
+        connection_limit: int,
+        max_body: int,
+    ) -> None:
+        self._socket = bind(listen, setting)
         self.port: int = self._socket.getsockname()[1]
         self._map: dict[int, Any] = {}
         self._stopping = threading.Event()
@@ -51,10 +65,9 @@ class Server:
             app,
             map=self._map,
             sockets=[self._socket],
-            threads=settings.threads,
-            connection_limit=settings.connection_limit,
-            # Above our own limit, so that a body a little too large gets our answer; one far too large is cut off.
-            max_request_body_size=2 * settings.max_body_bytes + 1,
+            threads=threads,
+            connection_limit=connection_limit,
+            max_request_body_size=max_body,
             max_request_header_size=HEADER_LIMIT,
             asyncore_use_poll=True,
             channel_timeout=CHANNEL_TIMEOUT_S,
@@ -64,7 +77,7 @@ class Server:
             ident="heterofleet",
             backlog=2048,
         )
-        self._server.channel_class = _channel_class(parts, self._stopping)
+        self._server.channel_class = channel(self._stopping)
         _quiet_queue()
 
     def run(self) -> None:
@@ -92,14 +105,34 @@ class Server:
         deadline = time.monotonic() + FINISH_S
         # New connections are refused by now; whoever is half way through a request gets an answer.
         self._map.pop(self._server._fileno, None)
-        while time.monotonic() < deadline and self._busy():
+        quiet_since = time.monotonic()
+        while time.monotonic() < deadline:
+            channels = [channel for channel in list(self._map.values()) if isinstance(channel, HTTPChannel)]
+            if any(_is_busy(channel) for channel in channels):
+                quiet_since = time.monotonic()
+            elif not channels or time.monotonic() - quiet_since >= QUIET_S:
+                return
             self._server.asyncore.loop(timeout=0.1, map=self._map, use_poll=True, count=1)
 
-    def _busy(self) -> bool:
-        return any(
-            isinstance(channel, HTTPChannel)
-            and (channel.requests or channel.request is not None or channel.total_outbufs_len)
-            for channel in list(self._map.values())
+
+def _is_busy(channel: HTTPChannel) -> bool:
+    return bool(channel.requests or channel.request is not None or channel.total_outbufs_len)
+
+
+class Server(Listener):
+    """The HTTP server of the API. Raises ListenError."""
+
+    def __init__(self, app: flask.Flask, parts: Parts) -> None:
+        settings = parts.settings
+        super().__init__(
+            app,
+            settings.listen,
+            "listen",
+            channel=functools.partial(_channel_class, parts),
+            threads=settings.threads,
+            connection_limit=settings.connection_limit,
+            # Above our own limit, so that a body a little too large gets our answer; one far too large is cut off.
+            max_body=2 * settings.max_body_bytes + 1,
         )
 
 
@@ -142,8 +175,29 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             raise ParsingError(str(error)) from None
 
 
-def _channel_class(parts: Parts, stopping: threading.Event) -> type[HTTPChannel]:
+def plain_channel(stopping: threading.Event) -> type[HTTPChannel]:
+    """Connections that end with their present request once ``stopping`` is set."""
+
     class Answer(WSGITask):  # type: ignore[misc]
+        def build_response_header(self) -> bytes:
+            if self.close_on_finish or stopping.is_set():
+                # A client that keeps its connection would go on asking over it, and the server would never be idle.
+                self.set_close_on_finish()
+            header: bytes = super().build_response_header()
+            return header
+
+    class Channel(HTTPChannel):  # type: ignore[misc]
+        task_class = Answer
+        parser_class = _Parser
+
+    return Channel
+
+
+def _channel_class(parts: Parts, stopping: threading.Event) -> type[HTTPChannel]:
+    """As plain_channel, and the application may end a connection; refusals are problem documents."""
+    plain = plain_channel(stopping)
+
+    class Answer(plain.task_class):  # type: ignore[misc,name-defined]
         def get_environment(self) -> dict[str, Any]:
             environ: dict[str, Any] = super().get_environment()
             environ[CLOSE] = self.end_connection
@@ -151,13 +205,6 @@ def _channel_class(parts: Parts, stopping: threading.Event) -> type[HTTPChannel]
 
         def end_connection(self) -> None:
             self.close_on_finish = True
-
-        def build_response_header(self) -> bytes:
-            if self.close_on_finish or stopping.is_set():
-                # A client that keeps its connection would go on asking over it, and the server would never be idle.
-                self.set_close_on_finish()
-            header: bytes = super().build_response_header()
-            return header
 
     class Refusal(ErrorTask):  # type: ignore[misc]
         """What waitress itself refuses: the same document as everywhere else."""
@@ -177,10 +224,9 @@ def _channel_class(parts: Parts, stopping: threading.Event) -> type[HTTPChannel]
             self.content_length = len(body)
             self.write(body)
 
-    class Channel(HTTPChannel):  # type: ignore[misc]
+    class Channel(plain):  # type: ignore[misc,valid-type]
         task_class = Answer
         error_task_class = Refusal
-        parser_class = _Parser
 
     return Channel
 

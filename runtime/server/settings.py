@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import re
 import secrets
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Annotated, Any, Optional
 from runtime.protocol import settings as rules
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Items, Text, Within
+from runtime.protocol.credentials import fits_a_header
 from runtime.protocol.problems import Fault
 from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
@@ -21,6 +25,10 @@ DEFAULT_FILE = Path("/etc/heterofleet/server.yaml")
 KNOWN_DEFAULT_KEYS = ("heterofleet", "heteroflow", "changeme", "change-me", "secret", "admin", "test", "default", "dev")
 KEY_SHORTEST = 16
 KEY_DISTINCT = 6
+LETTERS_DISTINCT = 4
+"""Asked of what stands beside a known default: digits alone do not make it a key."""
+
+LISTENS = ("listen", "doorbell_listen", "mirror_listen")
 
 Listen = Annotated[str, Text(0, 300)]
 Seconds = Annotated[float, Within(0.05, 86400 * 30)]
@@ -31,13 +39,13 @@ Beats = Annotated[int, Within(1, 100000)]
 class ServerSettings:
     """Durations ``_s`` in seconds, ``*_beats`` in heartbeat intervals, ``*_mib`` in MiB.
 
-    ``listen`` and its kin are ``host:port``; an empty ``doorbell_listen`` turns the doorbell off.
+    ``listen`` and its kin are ``host:port``; an empty ``doorbell_listen`` or ``mirror_listen`` turns that off.
     """
 
     mode: Annotated[str, Text(pattern="production|dev")] = "production"
     listen: Listen = "0.0.0.0:3333"
     doorbell_listen: Listen = "0.0.0.0:3334"
-    mirror_listen: Optional[Listen] = field(default=None, metadata={rules.AWAITS: "the static mirror"})
+    mirror_listen: Optional[Listen] = None
     public_url: Optional[Annotated[str, Text(pattern=r"https?://[A-Za-z0-9.:\[\]-]+")]] = None
     trusted_proxies: Annotated[list[str], Items(0, 100)] = field(default_factory=list)
     api_key: Optional[str] = field(default=None, metadata=rules.SECRET, repr=False)
@@ -108,7 +116,7 @@ def load(
     """
     document, name = None, "file"
     chosen = path or DEFAULT_FILE
-    if path is not None or chosen.exists():
+    if path is not None or _is_there(chosen):
         document, name = _read_yaml(chosen), str(chosen)
     loaded = rules.load(
         ServerSettings,
@@ -122,6 +130,14 @@ def load(
     if faults:
         raise rules.SettingsError(faults)
     return _with_the_nearer_key(loaded)
+
+
+def _is_there(path: Path) -> bool:
+    """One that may not be looked at counts as there: reading it says why."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def _with_the_nearer_key(loaded: rules.Loaded[ServerSettings]) -> rules.Loaded[ServerSettings]:
@@ -149,29 +165,44 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, bool]:
             faults.append(Fault("api_key_file", "api_key beside it", "only one of api_key and api_key_file"))
         else:
             try:
-                key = Path(settings.api_key_file).read_text("utf-8").strip()
+                key = Path(settings.api_key_file).read_text("utf-8-sig").strip()
             except (OSError, UnicodeDecodeError) as error:
                 faults.append(Fault("api_key_file", str(error), "a readable file that holds the key"))
     if faults:
         raise rules.SettingsError(faults)
-    if settings.mode == "dev":
-        made = key is None
-        return (
-            replace(
-                settings,
-                api_key=key or secrets.token_urlsafe(32),
-                listen=_on_loopback(settings.listen),
-                doorbell_listen=_on_loopback(settings.doorbell_listen),
-            ),
-            made,
-        )
+    made = settings.mode == "dev" and not key
+    if made:
+        key = secrets.token_urlsafe(32)
+    fault_of = _form_fault if settings.mode == "dev" else key_fault
     for name, value in (("api_key", key), ("api_key_previous", settings.api_key_previous)):
-        wrong = key_fault(value) if value is not None or name == "api_key" else None
+        wrong = fault_of(value) if value is not None or name == "api_key" else None
         if wrong:
-            faults.append(Fault(name, wrong, f"a random key of at least {KEY_SHORTEST} characters{_HOW}"))
+            or_none = ", or none at all" if name == "api_key_previous" else ""
+            faults.append(Fault(name, wrong, f"a random key of at least {KEY_SHORTEST} characters{_HOW}{or_none}"))
     if faults:
         raise rules.SettingsError(faults)
-    return replace(settings, api_key=key), False
+    settings = replace(settings, api_key=key)
+    if settings.mode == "dev":
+        settings = replace(
+            settings,
+            listen=_on_loopback(settings.listen),
+            doorbell_listen=_on_loopback(settings.doorbell_listen),
+            mirror_listen=_on_loopback(settings.mirror_listen) if settings.mirror_listen else None,
+        )
+    return settings, made
+
+
+def key_warnings(settings: ServerSettings) -> list[str]:
+    """What is odd about the keys of :func:`with_keys`, and no reason not to start."""
+    found = []
+    if settings.api_key_previous is not None and settings.api_key_previous == settings.api_key:
+        found.append("api_key_previous: the same key as api_key, so no key is being changed; remove it")
+    if settings.api_key_file is not None:
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(Path(settings.api_key_file).stat().st_mode)
+            if mode & 0o077:
+                found.append(f"api_key_file: {settings.api_key_file} is open to others (mode {mode:04o}); wanted 0600")
+    return found
 
 
 _HOW = " (make one with: head -c 32 /dev/urandom | base64)"
@@ -179,10 +210,10 @@ _HOW = " (make one with: head -c 32 /dev/urandom | base64)"
 
 def key_fault(key: str | None) -> str | None:
     """What is wrong with a system key, without showing it; None when it is good."""
-    if not key:
-        return "nothing"
-    if not key.isascii() or not key.isprintable() or key != key.strip():
-        return "a key with characters that an HTTP header cannot carry"
+    form = _form_fault(key)
+    if form is not None:
+        return form
+    assert key is not None
     if len(key) < KEY_SHORTEST:
         return f"a key of {len(key)} characters"
     if _is_known_default(key):
@@ -192,16 +223,24 @@ def key_fault(key: str | None) -> str | None:
     return None
 
 
+def _form_fault(key: str | None) -> str | None:
+    if not key:
+        return "nothing"
+    if not fits_a_header(key):
+        return "a key with blanks or other characters that an HTTP header cannot carry"
+    return None
+
+
 def _is_known_default(key: str) -> bool:
-    """Whether nothing but known words, filler and digits make up the key."""
-    rest = key.lower()
-    for word in sorted(KNOWN_DEFAULT_KEYS, key=len, reverse=True):
-        rest = rest.replace(word, "\0")
-    if "\0" not in rest:
+    """Whether nothing but known words and padding make up the key, however it is spelt and separated."""
+    squeezed = "".join(character for character in key.lower() if character.isalnum())
+    words = {word.replace("-", "") for word in KNOWN_DEFAULT_KEYS}
+    rest = re.sub("|".join(sorted(words, key=len, reverse=True)), "", squeezed)
+    if rest == squeezed:
         return False
-    # What is left beside the words must itself be a secret: a few digits, signs or one repeated letter are padding.
-    left = [character for character in rest if character.isalpha()]
-    return len(set(left)) < KEY_DISTINCT
+    # What is left beside the words must be a key by itself: a row of digits or one repeated letter is padding.
+    letters = {character for character in rest if character.isalpha()}
+    return len(rest) < KEY_SHORTEST or len(set(rest)) < KEY_DISTINCT or len(letters) < LETTERS_DISTINCT
 
 
 def split_listen(text: str) -> tuple[str, int]:
@@ -239,7 +278,7 @@ def _read_yaml(path: Path) -> Any:
 
 def _listen_faults(loaded: rules.Loaded[ServerSettings]) -> list[Fault]:
     faults = []
-    for name in ("listen", "doorbell_listen", "mirror_listen"):
+    for name in LISTENS:
         value = getattr(loaded.settings, name)
         if not value and name != "listen":
             continue

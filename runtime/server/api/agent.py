@@ -12,7 +12,7 @@ import flask
 
 from runtime.protocol import PROTOCOL, PROTOCOL_MIN, codec, routes, times
 from runtime.protocol.build import this_build
-from runtime.protocol.heartbeat import Follow, Heartbeat, HeartbeatAnswer, Preflight
+from runtime.protocol.heartbeat import STEADY, Follow, Heartbeat, HeartbeatAnswer, LostRevisions, Preflight
 from runtime.protocol.problems import Problem
 from runtime.server import auth
 from runtime.server.parts import Parts
@@ -121,8 +121,9 @@ def _take(parts: Parts, environ: WSGIEnvironment, node_id: str, instance_id: str
         raise Problem("node_scope_mismatch", f"{routes.HEADER_NODE} says {node_id}, the beat says {beat.node_id}.")
     if beat.instance_id != instance_id:
         raise Problem("instance_mismatch", f"{routes.HEADER_INSTANCE} and the beat name different instances.")
+    parts.rollback.heard(beat)  # first: also a node that is refused has seen what it has seen
     send_full = parts.presence.record(beat)
-    parts.rollback.heard(beat)
+    parts.rollback.take(beat)
     answer = _answer(parts, node_id, send_full, environ.get("HTTP_HOST", ""))
     parts.metrics.heartbeat_seconds.observe(time.perf_counter() - began)
     return answer
@@ -142,10 +143,11 @@ def _answer(parts: Parts, node_id: str, send_full: list[str], host: str) -> str:
     board = parts.board
     board.refresh()
     follow = board.follow(node_id)
-    known = (board.version(node_id), host)
+    lost = parts.rollback.lost_for(node_id)
+    known = (board.version(node_id), host, lost)
     cached = parts.answers.get(node_id)
     if cached is None or cached[0] != known or follow or send_full:
-        fixed = _encoded(parts, node_id, follow, send_full, host)
+        fixed = _encoded(parts, node_id, follow, send_full, host, lost)
         if not follow and not send_full:
             parts.answers[node_id] = (known, fixed)
     else:
@@ -154,7 +156,9 @@ def _answer(parts: Parts, node_id: str, send_full: list[str], host: str) -> str:
     return f'{{"revision":{parts.db.revision},"time":"{times.to_wire(times.now())}",{fixed}'
 
 
-def _encoded(parts: Parts, node_id: str, follow: list[Follow], send_full: list[str], host: str) -> str:
+def _encoded(
+    parts: Parts, node_id: str, follow: list[Follow], send_full: list[str], host: str, lost: LostRevisions | None
+) -> str:
     """The answer's members but revision and time, as JSON without the opening brace."""
     board = parts.board
     answer = HeartbeatAnswer(
@@ -168,10 +172,14 @@ def _encoded(parts: Parts, node_id: str, follow: list[Follow], send_full: list[s
         follow=follow,
         send_full=send_full,
         doorbell=doorbell_url(parts.settings, host),
+        lost=lost,
+        keeps=list(STEADY),
     )
     body: dict[str, Any] = codec.encode(answer)
     body["intents"] = [codec.encode(intent, drop_none=True) for intent in answer.intents]
     del body["revision"], body["time"]
+    if lost is None:
+        del body["lost"]
     return json.dumps(body, separators=(",", ":"))[1:]
 
 

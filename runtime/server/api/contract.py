@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime.artifacts.scripts import SCRIPTS
 from runtime.protocol import routes
 from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer, PendingCounts, Preflight
 from runtime.protocol.instructions import (
@@ -22,6 +23,7 @@ from runtime.protocol.names import NODE_ID_PATTERN
 from runtime.protocol.nodes import (
     BuildLedger,
     Card,
+    CardHistory,
     CardList,
     CordonRequest,
     DrainRequest,
@@ -42,7 +44,6 @@ from runtime.protocol.tasks import (
     TaskUpdate,
 )
 from runtime.protocol.why import Why
-from runtime.server.services.builds import SCRIPTS
 
 Schema = dict[str, Any]
 
@@ -226,13 +227,13 @@ TASKS = (
             Parameter("attempt", {**INTEGER, "maximum": 2**31 - 1}, text="default: the newest"),
             Parameter("from", {**INTEGER, "maximum": 2**53}, text="raw byte position to begin at"),
             Parameter("tail", {**INTEGER, "maximum": 2**31 - 1}, text="only so many last lines"),
-            Parameter("follow", FLAG, text="ask the node to send live for the next minute"),
+            Parameter("follow", FLAG, text="ask the node to send live for the next half minute"),
         ),
     ),
     Operation(
         "post",
         f"{_TASK}/checkpoint-resume",
-        "Say from which checkpoint an attempt goes on",
+        "Say from which checkpoint an attempt goes on, or went on",
         AGENT,
         {204: None},
         body=CheckpointResume,
@@ -359,6 +360,14 @@ NODES = (
     ),
     Operation("get", routes.GPUS, "List cards and slices", OPERATOR, {200: CardList}),
     Operation("get", f"{routes.GPUS}/{{id}}", "Read a card", OPERATOR, {200: Card}, codes=("gpu_not_found",)),
+    Operation(
+        "get",
+        f"{routes.GPUS}/{{id}}/history",
+        "What a card measured over the last day, minute by minute",
+        OPERATOR,
+        {200: CardHistory},
+        codes=("gpu_not_found",),
+    ),
     Operation("get", routes.BUILDS, "How many nodes run which build", OPERATOR, {200: BuildLedger}),
 )
 

@@ -29,6 +29,7 @@ def readyz() -> flask.Response:
             "control_plane_id": parts.db.control_plane_id,
             "brake": {"on": brake.on, "causes": list(brake.causes), "text": brake.text},
             "rolled_back_since": parts.rollback.since,
+            "rolled_back": {"on": parts.rollback.active, "text": parts.rollback.text},
         }
     )
 

@@ -79,6 +79,15 @@ def card(uuid: str) -> flask.Response:
     return flask.jsonify(encode(nodes.read_card(parts().db, parts().presence, uuid)))
 
 
+@blueprint.get(f"{routes.GPUS}/<uuid>/history")
+def card_history(uuid: str) -> flask.Response:
+    operator()
+    history = parts().history
+    if not history.knows(uuid):
+        nodes.read_card(parts().db, parts().presence, uuid)  # a card that never measured anything has no points
+    return flask.jsonify(encode(history.read(uuid)))
+
+
 @blueprint.get(routes.BUILDS)
 def builds() -> flask.Response:
     """Which build how many nodes run; dirty and development builds are flagged."""

@@ -18,7 +18,7 @@ from runtime.server import validation
 from runtime.server.api import query
 from runtime.server.auth import AgentCaller, Operator, agent_caller, either, operator, parts
 from runtime.server.services import logs
-from runtime.server.services.tasks import claims, listing, operate, report, rows, view, why
+from runtime.server.services.tasks import checkpoints, claims, listing, operate, report, rows, view, why
 from runtime.server.services.tasks import create as creation
 from runtime.server.services.tasks.check import LABEL, LABEL_VALUE
 from runtime.server.services.tasks.fleet import vendors_of
@@ -27,9 +27,9 @@ blueprint = flask.Blueprint("tasks", __name__)
 
 LIST_LIMIT = 1000
 LABEL_LIMIT = 50
-FOLLOW_S = 60
-"""How long a node sends a log live after somebody asked for it with follow."""
-FOLLOW_TAIL_BYTES = 64 * 1024
+FOLLOW_S = 30
+"""How long a node sends a log live after somebody asked for it with follow; longer where beats are far apart."""
+FOLLOW_BEATS = 3
 
 Answer = tuple[flask.Response, int]
 
@@ -79,6 +79,9 @@ def _listed_for_agent(who: AgentCaller) -> flask.Response:
         )
     who.require_scope(node_id)
     limit = query.number("limit", 100, 1, LIST_LIMIT)
+    if parts().rollback.unsettled(who.node_id):
+        # It may have run since: nobody is invited to claim it.
+        statuses = [status for status in statuses if status is not Status.SCHEDULED]
     with parts().db.read() as connection:
         found = listing.for_agent(connection, who.node_id, statuses, limit)
     return flask.jsonify(encode(TaskList([view.task(stored, parts().presence) for stored in found])))
@@ -87,7 +90,7 @@ def _listed_for_agent(who: AgentCaller) -> flask.Response:
 @blueprint.get(f"{routes.TASKS}/<task_id>")
 def get(task_id: str) -> flask.Response:
     who = either()
-    with _unknown_while_rolled_back(), parts().db.read() as connection:
+    with _unknown_while_rolled_back(who), parts().db.read() as connection:
         row = rows.find(connection, task_id)
         (stored,) = view.read(connection, [row])
     if isinstance(who, Operator):
@@ -104,7 +107,7 @@ def update(task_id: str) -> flask.Response:
     who = agent_caller()
     body = validation.parse(TaskUpdate, flask.request.get_data(), code="invalid_task")
     who.require_scope(body.node_id)
-    with _unknown_while_rolled_back():
+    with _unknown_while_rolled_back(who):
         answer = report.report(
             parts().db,
             _reporter(who),
@@ -124,7 +127,7 @@ def reclaim(task_id: str) -> flask.Response:
     who.require_scope(body.node_id)
     if body.instance_id != who.instance_id:
         raise Problem("instance_mismatch", f"The body speaks for instance {body.instance_id}, the header for another.")
-    with _unknown_while_rolled_back():
+    with _unknown_while_rolled_back(who):
         answer = claims.reclaim(parts().db, _reporter(who), task_id, body)
     return _reported(answer)
 
@@ -133,8 +136,8 @@ def reclaim(task_id: str) -> flask.Response:
 def checkpoint_resume(task_id: str) -> tuple[str, int]:
     who = agent_caller()
     body = validation.parse(CheckpointResume, flask.request.get_data(), code="invalid_task")
-    with _unknown_while_rolled_back():
-        claims.note_checkpoint(parts().db, _reporter(who), task_id, body)
+    with _unknown_while_rolled_back(who):
+        checkpoints.note(parts().db, _reporter(who), task_id, body)
     return "", 204
 
 
@@ -142,17 +145,17 @@ def checkpoint_resume(task_id: str) -> tuple[str, int]:
 def append_logs(task_id: str) -> tuple[str, int]:
     who = agent_caller()
     body = validation.parse(LogChunk, flask.request.get_data(), code="invalid_task")
-    with _unknown_while_rolled_back():
+    with _unknown_while_rolled_back(who):
         logs.append(parts().db, _reporter(who), task_id, body)
     return "", 204
 
 
 @blueprint.get(f"{routes.TASKS}/<task_id>/logs")
 def read_logs(task_id: str) -> flask.Response:
-    operator("viewer")
-    with parts().db.read() as connection:
+    who = operator("viewer")
+    with _unknown_while_rolled_back(who), parts().db.read() as connection:
         row = rows.find(connection, task_id)
-        attempt = query.number("attempt", row["attempt"], 0, 2**31 - 1)
+        attempt = query.number("attempt", rows.newest_given(connection, row), 0, 2**31 - 1)
         text = logs.read(
             connection,
             row["uid"],
@@ -162,39 +165,45 @@ def read_logs(task_id: str) -> flask.Response:
         )
     if query.flag("follow") and Status(row["status"]) in ON_NODE and attempt == row["attempt"]:
         # Nobody is kept waiting: the reader asks again from where it is, and the node sends live meanwhile.
-        until = to_wire(now() + timedelta(seconds=FOLLOW_S))
-        parts().board.want_logs(task_id, attempt, FOLLOW_TAIL_BYTES, until)
+        lasts_s = max(FOLLOW_S, FOLLOW_BEATS * parts().settings.heartbeat_interval_s)
+        parts().board.want_logs(row["uid"], to_wire(now() + timedelta(seconds=lasts_s)))
+        logs.tell_other_processes(parts().db, row, now(), lasts_s)
     return flask.jsonify(encode(text))
 
 
 @blueprint.get(f"{routes.TASKS}/<task_id>/why")
 def why_task(task_id: str) -> flask.Response:
-    operator("viewer")
-    settings, views = parts().settings, parts().presence.views()
-    with parts().db.read() as connection:
-        return flask.jsonify(encode(why.of_task(connection, task_id, views, settings.mps_max, now())))
+    who = operator("viewer")
+    with _unknown_while_rolled_back(who), parts().db.read() as connection:
+        found = why.of_task(connection, task_id, parts().presence, parts().settings.mps_max, now())
+    return flask.jsonify(encode(found))
 
 
 @blueprint.post(f"{routes.TASKS}/<task_id>/<any(stop, sleep, wake, reschedule):action>")
 def act(task_id: str, action: str) -> Answer:
     who = operator("admin")
-    return _task(operate.act(parts().db, action, task_id, who.name, now())), 202
+    with _unknown_while_rolled_back(who):
+        return _task(operate.act(parts().db, action, task_id, who.name, now())), 202
 
 
 @blueprint.delete(f"{routes.TASKS}/<task_id>")
 def delete(task_id: str) -> Answer | tuple[str, int]:
     who = operator("admin")
-    left = operate.delete(parts().db, task_id, who.name, now(), force=query.flag("force"), forget=parts().board.forget)
+    force, forget = query.flag("force"), parts().board.forget
+    with _unknown_while_rolled_back(who):
+        left = operate.delete(parts().db, task_id, who.name, now(), force=force, forget=forget)
     return ("", 204) if left is None else (_task(left), 202)
 
 
 @contextlib.contextmanager
-def _unknown_while_rolled_back() -> Iterator[None]:
+def _unknown_while_rolled_back(who: AgentCaller | Operator) -> Iterator[None]:
     """While the database is known to be put back, a task that it does not hold may well exist."""
     try:
         yield
     except Problem as problem:
-        if problem.code == "task_not_found" and parts().rollback.active:
+        rollback = parts().rollback
+        unsettled = rollback.active or (isinstance(who, AgentCaller) and rollback.unsettled(who.node_id))
+        if problem.code == "task_not_found" and unsettled:
             raise Problem(
                 "database_rolled_back",
                 "The control plane's database was put back, so it cannot say whether this task exists; keep what "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runtime.protocol import times
 from runtime.protocol.problems import Problem
-from runtime.server.services import binding
+from runtime.server.services import binding, history
 from runtime.server.services.flush import flush
 from runtime.server.services.leader import Leader
 from runtime.server.services.observed import Observer
@@ -35,6 +35,7 @@ class Background:
         self._rounds = Ticker("rounds", EVERY_S, Rounds(parts, self._leader).run)
         self._keeper = Ticker("board", EVERY_S, self._keep)
         self._flusher = Ticker("flush", EVERY_S, self._flush)
+        self._history = Ticker("history", history.EVERY_S, parts.history.tick)
         self._observer = Observer(parts.db, parts.presence)
         self._synced_wall = 0.0
         self._resynced_at = time.monotonic()
@@ -45,12 +46,12 @@ class Background:
         parts.board.on_change(lambda _changed: self._rounds.wake())
         parts.presence.on_wake(self._rounds.wake)
         self._observer.start()
-        for ticker in (self._keeper, self._flusher, self._rounds):
+        for ticker in (self._keeper, self._flusher, self._rounds, self._history):
             ticker.start()
 
     def stop(self) -> None:
         """End all threads; what was heard and not yet written is written last."""
-        tickers = (self._rounds, self._keeper, self._flusher)
+        tickers = (self._rounds, self._keeper, self._flusher, self._history)
         for ticker in tickers:
             ticker.stop()
         for ticker in tickers:
@@ -66,18 +67,29 @@ class Background:
     def _keep(self, _lag_s: float) -> None:
         parts = self._parts
         if not parts.db.is_sqlite:
-            parts.db.refresh_revision()
+            if not parts.db.refresh_revision():
+                self._begin_anew()
             parts.rollback.load()
             if time.monotonic() - self._resynced_at >= RESYNC_S:
                 self._resynced_at = time.monotonic()
                 self._synced_wall = 0.0
                 parts.board.load()
             self._sync_nodes()
+        elif parts.rollback.watching:
+            # The operator's command works on the file beside this process.
+            parts.db.refresh_revision()
+            parts.rollback.load()
         before = parts.board.revision
         parts.board.refresh()
         if parts.board.revision != before:
             # A change without a node (a new task) is told to no node, and placement wants it.
             self._rounds.wake()
+
+    def _begin_anew(self) -> None:
+        """Another database was put in the place of the one that this process knew."""
+        self._parts.rollback.put_back()
+        self._parts.board.begin_anew()
+        self._synced_wall = 0.0
 
     def _sync_nodes(self) -> None:
         presence, since = self._parts.presence, self._synced_wall

@@ -18,16 +18,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from runtime.protocol import times
-from runtime.protocol.heartbeat import Follow, Intent, PendingCounts
+from runtime.protocol.heartbeat import LOGS, Follow, Intent, PendingCounts
 from runtime.protocol.instructions import Channel, InstructionStatus
 from runtime.protocol.states import TERMINAL, Status
+from runtime.protocol.tasks import LOG_KEEP_BYTES
 from runtime.server.store.database import Database
 from runtime.server.store.tables import control_plane, gpu_allocations, instructions, tasks
 
 log = logging.getLogger(__name__)
 
 Listener = Callable[[dict[str, frozenset[str]]], None]
-"""Called with node id -> channels (tasks, slices, images, files) in which something is new for it."""
+"""Called with node id -> channels (tasks, slices, images, files, logs) in which something is new for it."""
 
 _TERMINAL = frozenset(status.value for status in TERMINAL)
 _TASK_COLUMNS = (
@@ -37,6 +38,7 @@ _TASK_COLUMNS = (
     tasks.c.status,
     tasks.c.attempt,
     tasks.c.desired,
+    tasks.c.log_until,
 )
 
 
@@ -74,6 +76,12 @@ class Board:
 
     def load(self) -> None:
         """Read everything anew."""
+        self._read(-1)
+
+    def begin_anew(self) -> None:
+        """The database is another one: whatever was known of its revision is void."""
+        with self._lock:
+            self.revision = -1
         self._read(-1)
 
     def refresh(self) -> None:
@@ -129,17 +137,24 @@ class Board:
 
     # -- logs that somebody reads ----------------------------------------------------------------------------
 
-    def want_logs(self, task_id: str, attempt: int, from_tail_bytes: int, until: str) -> None:
-        """Somebody follows this log until ``until`` (RFC 3339): the node is told so."""
+    def want_logs(self, uid: str, until: str) -> None:
+        """Somebody follows this task's log until ``until`` (RFC 3339): the node is told so."""
         with self._lock:
-            node_id = next((task.node_id for task in self._tasks.values() if task.task_id == task_id), None)
-            if node_id is None:
-                return
-            fresh = (task_id, attempt) not in self._follows
-            ends = time.monotonic() + (times.from_wire(until) - times.now()).total_seconds()
-            self._follows[(task_id, attempt)] = (node_id, Follow(task_id, attempt, from_tail_bytes, until), ends)
-        if fresh:
-            self._tell({node_id: frozenset({"tasks"})})
+            task = self._tasks.get(uid)
+            fresh = task is not None and self._want_logs(task, until)
+        if task is not None and task.node_id is not None and fresh:
+            self._tell({task.node_id: frozenset({LOGS})})
+
+    def _want_logs(self, task: BoardTask, until: str) -> bool:
+        """Whether it was not followed before."""
+        lasts_s = (times.from_wire(until) - times.now()).total_seconds()
+        if task.node_id is None or lasts_s <= 0:
+            return False
+        key = (task.task_id, task.attempt)
+        fresh = key not in self._follows
+        follow = Follow(task.task_id, task.attempt, LOG_KEEP_BYTES, until)
+        self._follows[key] = (task.node_id, follow, time.monotonic() + lasts_s)
+        return fresh
 
     def follow(self, node_id: str) -> list[Follow]:
         """The logs of this node that somebody reads now."""
@@ -211,6 +226,8 @@ class Board:
 
     def _take(self, row: Any, cards: tuple[str, ...], changed: dict[str, set[str]]) -> None:
         task = BoardTask(row.uid, row.id, row.node_id, row.status, row.attempt, row.desired, cards)
+        if row.log_until is not None and task.status not in _TERMINAL and self._want_logs(task, row.log_until):
+            changed[str(task.node_id)].add(LOGS)
         before = self._tasks.get(task.uid)
         if before == task:
             return

@@ -1,27 +1,30 @@
-"""What this control plane hands out to nodes that have no agent yet: the builds, and the scripts.
+"""What this control plane hands out to nodes that have no agent yet: the builds, and its address in the scripts.
 
 Builds lie in ``builds_dir`` with their manifest; a file is handed out only while it is what its manifest says.
-Scripts are rendered from ``templates/``, the one source that the fleet toolkit uses, too.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import re
-import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-import jinja2
-
-from runtime.protocol.manifest import ARCHITECTURES, FILE_NAME, BuildFile, Manifest, ManifestError, parse_manifest
+from runtime.artifacts.elf import ElfError, parts_if_archive
+from runtime.artifacts.scripts import AddressForScriptsError, address
+from runtime.protocol.manifest import (
+    ARCHITECTURES,
+    FILE_NAME,
+    BuildFile,
+    Checksums,
+    Manifest,
+    ManifestError,
+    checksums,
+    parse_manifest,
+    pieces,
+)
 from runtime.protocol.problems import Problem
+from runtime.server.files import Checked
 
-SCRIPTS = ("install-agent.sh", "uninstall-agent.sh")
-
-_HOST = re.compile(r"[A-Za-z0-9.:\[\]-]{1,255}", re.ASCII)
 _GUIDE = (
     "make one with `heterofleet artifacts build` on a checkout of the sources, and put the folder's content "
     "(dist/agent/) into {folder}, or name that folder in the setting builds_dir"
@@ -30,10 +33,31 @@ _GUIDE = (
 
 @dataclass(frozen=True)
 class Build:
-    """One architecture's file on disk, known to be what ``entry`` says."""
+    """One architecture's file, open, and known to be what ``entry`` says. Whoever asked for it closes it."""
 
-    path: Path
+    opened: IO[bytes]
     entry: BuildFile
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file has: checksums, and the machines of its native parts; ``broken`` when these cannot be read."""
+
+    sums: Checksums
+    machines: frozenset[str]
+    broken: str | None
+
+
+def _look(opened: IO[bytes]) -> Contents:
+    sums = checksums(pieces(opened))
+    try:
+        return Contents(sums, frozenset(part.machine for part in parts_if_archive(opened)), None)
+    except ElfError as error:
+        return Contents(sums, frozenset(), str(error))
+
+
+class _Gone(Exception):
+    """The file that the manifest names cannot be read."""
 
 
 class Builds:
@@ -41,8 +65,7 @@ class Builds:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = threading.Lock()
-        self._checked: dict[Path, tuple[tuple[int, ...], str]] = {}
+        self._checked = Checked(_look)
 
     def manifest_text(self) -> str:
         """The manifest as it lies there. Raises Problem ``agent_build_missing``."""
@@ -55,19 +78,36 @@ class Builds:
     def build(self, arch: str) -> Build:
         """The file for ``amd64`` or ``arm64``. Raises Problem: ``unknown_arch``, ``agent_build_missing``."""
         if arch not in ARCHITECTURES:
-            found, wanted = repr(arch[:40]), " or ".join(ARCHITECTURES)
-            raise Problem("unknown_arch", f"Found the architecture {found}, wanted {wanted}.", known=ARCHITECTURES)
+            wanted = " or ".join(ARCHITECTURES)
+            raise Problem(
+                "unknown_arch", f"Found the architecture {arch[:40]!r}, wanted {wanted}.", known=ARCHITECTURES
+            )
+        try:
+            return self._open(arch)
+        except _Gone:
+            pass  # exchanged between its manifest and the file: the manifest of now names another one
+        try:
+            return self._open(arch)
+        except _Gone as error:
+            raise self._missing(f"The agent build for {arch} cannot be read ({error})") from error
+
+    def _open(self, arch: str) -> Build:
         entry = self.manifest().builds.get(arch)
         if entry is None:
             raise self._missing(f"There is no agent build for {arch} here")
-        path = self.folder / entry.file
+        opened: IO[bytes] | None = None
         try:
-            digest = self._digest(path)
+            opened = (self.folder / entry.file).open("rb")
+            found = self._checked.of(opened)
         except OSError as error:
-            raise self._missing(f"The agent build for {arch} cannot be read ({error.strerror})") from error
-        if digest != entry.sha256:
-            raise self._missing(f"The agent build for {arch} is not what its manifest says (another sha256)")
-        return Build(path, entry)
+            if opened is not None:
+                opened.close()
+            raise _Gone(error.strerror) from error
+        fault = _fault(found, entry, arch)
+        if fault is not None:
+            opened.close()
+            raise self._missing(f"The agent build for {arch} is {fault}")
+        return Build(opened, entry)
 
     def _read(self) -> tuple[str, Manifest]:
         try:
@@ -80,39 +120,20 @@ class Builds:
         except (ManifestError, UnicodeDecodeError) as error:
             raise self._missing(f"The manifest of the agent builds is wrong ({error})") from error
 
-    def _digest(self, path: Path) -> str:
-        """The file's sha256, computed anew only when the file changed."""
-        stat = path.stat()
-        state = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-        with self._lock:
-            known = self._checked.get(path)
-        if known is not None and known[0] == state:
-            return known[1]
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        with self._lock:
-            self._checked[path] = (state, digest)
-        return digest
-
     def _missing(self, what: str) -> Problem:
         return Problem("agent_build_missing", f"{what}; {_GUIDE.format(folder=self.folder)}.")
 
 
-def templates_folder() -> Path:
-    """``templates/`` of the checkout, else of the installation."""
-    beside = Path(__file__).resolve().parents[3] / "templates"
-    return beside if beside.is_dir() else Path(sys.prefix) / "share" / "heterofleet" / "templates"
-
-
-@functools.cache
-def environment() -> jinja2.Environment:
-    """How templates are rendered, here and by whoever else needs the same bytes. A changed file is read anew."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates_folder()),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - shell scripts and units; what goes in is checked before
-        keep_trailing_newline=False,
-    )
+def _fault(found: Contents, entry: BuildFile, arch: str) -> str | None:
+    """Why a file is not handed out for ``arch``; None when it is."""
+    for name in ("sha256", "md5"):
+        if getattr(found.sums, name) != getattr(entry, name):
+            return f"not what its manifest says (another {name})"
+    if found.broken is not None:
+        return f"broken ({found.broken})"
+    if found.machines - {arch}:
+        return f"for another machine ({', '.join(sorted(found.machines))})"
+    return None
 
 
 def server_url(public_url: str | None, scheme: str, host: str) -> str:
@@ -120,14 +141,8 @@ def server_url(public_url: str | None, scheme: str, host: str) -> str:
 
     Raises Problem ``bad_parameter`` when it has a character that a shell could take for something else.
     """
-    if public_url:
-        scheme, _, host = public_url.rstrip("/").partition("://")
-    if scheme not in ("http", "https") or _HOST.fullmatch(host) is None:
+    try:
+        return address(public_url or f"{scheme}://{host}")
+    except AddressForScriptsError as error:
         where = "the setting public_url" if public_url else "the Host header"
-        raise Problem("bad_parameter", f"Found {host[:80]!r} in {where}, wanted a host of A-Z a-z 0-9 . : [ ] - only.")
-    return f"{scheme}://{host}"
-
-
-def script(name: str, url: str) -> str:
-    """The text of one of ``SCRIPTS`` for nodes that reach this control plane at ``url`` (from server_url)."""
-    return environment().get_template(f"{name}.j2").render(server_url=url) + "\n"
+        raise Problem("bad_parameter", f"{error}, in {where}.") from error

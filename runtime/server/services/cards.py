@@ -27,7 +27,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Track:
-    """One whole card over time; a slice has its parent's health. ``gpu`` is how it was listed last."""
+    """One whole card over time, or a slice that was named as failed. ``gpu`` is how it was listed last."""
 
     gpu: Gpu
     listed: bool = True
@@ -39,7 +39,8 @@ class Track:
 
 @dataclass(frozen=True)
 class Cards:
-    """All cards of a node. ``collector_errors`` counts beats in a row whose collector failed as a whole."""
+    """All cards of a node, and those slices that are not well by themselves (any other has its card's health).
+    ``collector_errors`` counts beats in a row whose collector failed as a whole."""
 
     tracks: Mapping[str, Track] = field(default_factory=dict)
     collector_errors: int = 0
@@ -77,16 +78,21 @@ def advance(cards: Cards, seen: Observation, limits: Limits) -> tuple[Cards, lis
 
     changes: list[Change] = []
     whole = {gpu.uuid: gpu for gpu in seen.gpus if gpu.parent_uuid is None}
-    failed = _failed(whole, cards, seen)
+    slices = {gpu.uuid: gpu for gpu in seen.gpus if gpu.parent_uuid is not None}
+    failed = _failed(whole, slices, cards, seen)
     keyless = {entry.vendor for entry in seen.detection if entry.found and entry.loss_detection == NO_KEYS}
     tracks: dict[str, Track] = {}
     shrunken = set()
     for uuid, track in cards.tracks.items():
         vendor = track.gpu.vendor
+        if track.gpu.parent_uuid is not None:
+            continue
         if uuid not in whole and vendor in keyless:
             # By index only: which card is gone cannot be told, so none is condemned and all are doubted.
             now = [gpu for gpu in whole.values() if gpu.vendor == vendor]
-            before = [other for other in cards.tracks.values() if other.gpu.vendor == vendor]
+            before = [
+                other for other in cards.tracks.values() if other.gpu.vendor == vendor and other.gpu.parent_uuid is None
+            ]
             if vendor not in cards.shrunken and vendor not in shrunken:
                 changes.append(
                     Change(EventKind.CARDS_MISSING, None, f"{len(now)} of {len(before)} {vendor} cards are listed")
@@ -103,6 +109,13 @@ def advance(cards: Cards, seen: Observation, limits: Limits) -> tuple[Cards, lis
     for uuid, gpu in whole.items():
         if uuid not in tracks:
             tracks[uuid] = _step(Track(gpu), failed.get(uuid), limits, changes)
+    for uuid, gpu in slices.items():
+        # A slice comes and goes with what is made of its card: that it is not listed says nothing.
+        if uuid in failed or uuid in cards.tracks:
+            known = replace(cards.tracks.get(uuid) or Track(gpu), gpu=gpu)
+            track = _step(known, failed.get(uuid), limits, changes)
+            if track.state is not CardHealth.OK:
+                tracks[uuid] = track
     return Cards(tracks, 0, frozenset(shrunken)), changes
 
 
@@ -111,8 +124,12 @@ def health(cards: Cards, gpus: Sequence[Gpu], dirty: Collection[str]) -> dict[st
     result: dict[str, CardHealth] = {}
     for gpu in gpus:
         key = gpu.parent_uuid or gpu.uuid
-        track = cards.tracks.get(key)
+        track, own = cards.tracks.get(key), cards.tracks.get(gpu.uuid)
         state = track.state if track is not None else CardHealth.UNKNOWN
+        if own is not None and CardHealth.LOST in (state, own.state):
+            state = CardHealth.LOST
+        elif own is not None and own.state is CardHealth.SUSPECT:
+            state = CardHealth.SUSPECT
         if state is CardHealth.OK:
             if gpu.vendor in cards.shrunken:
                 state = CardHealth.SUSPECT
@@ -141,13 +158,19 @@ def _nothing_new(cards: Cards, seen: Observation) -> bool:
     return True
 
 
-def _failed(whole: Mapping[str, Gpu], cards: Cards, seen: Observation) -> dict[str, str]:
-    by_index: dict[int | None, str] = {gpu.index: uuid for uuid, gpu in whole.items() if gpu.index is not None}
+def _failed(whole: Mapping[str, Gpu], slices: Mapping[str, Gpu], cards: Cards, seen: Observation) -> dict[str, str]:
+    by_index: dict[int | None, list[str]] = {}
+    for uuid, gpu in whole.items():
+        by_index.setdefault(gpu.index, []).append(uuid)
     failed: dict[str, str] = {}
     for failure in seen.failures:
-        uuid = failure.uuid if failure.uuid is not None else by_index.get(failure.index)
-        if uuid is not None and (uuid in whole or uuid in cards.tracks):
-            failed[uuid] = failure.reason or "the collector names it as failed"
+        named = failure.uuid
+        if named is None and failure.index is not None:
+            # An index moves on to the next card when one is lost: two that claim it are not told apart by it.
+            meant = by_index.get(failure.index, [])
+            named = meant[0] if len(meant) == 1 else None
+        if named is not None and (named in whole or named in slices or named in cards.tracks):
+            failed[named] = failure.reason or "the collector names it as failed"
     return failed
 
 

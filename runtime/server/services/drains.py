@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from runtime.protocol import times
 from runtime.protocol.nodes import Cordon, EventKind
 from runtime.protocol.problems import Problem
-from runtime.protocol.states import Status
+from runtime.protocol.states import Phase, Status
 from runtime.server.services.board import Board
 from runtime.server.services.events import emit
 from runtime.server.services.presence import Presence
@@ -40,8 +40,9 @@ def finish(db: Database, presence: Presence, board: Board, now: datetime) -> Non
         drain = _drain(presence, node_id)
         if drain is None:
             continue
-        if drain.empty and not board.intents(node_id):
-            _end(db, presence, drain)
+        left = board.intents(node_id)
+        if drain.empty and all(intent.status == Status.SLEEPING.value for intent in left):
+            _end(db, presence, drain, len(left))
         elif drain.deadline is not None and drain.deadline <= moment:
             if drain.then != "leave":
                 for task_id in _running(db, node_id):
@@ -56,7 +57,10 @@ def _drain(presence: Presence, node_id: str) -> Drain | None:
         if held is None or not held.draining or held.cordon is None:
             return None
         beat = held.beat
-        said = beat is not None and beat.live_task_ids == [] and beat.task_health == []
+        # What sleeps there stays: nothing of it runs, and it never moves.
+        entries = beat.task_health if beat is not None else None
+        asleep = entries is not None and all(entry.phase == Phase.SLEEPING.value for entry in entries)
+        said = beat is not None and beat.live_task_ids == [] and asleep
         since = times.from_wire(held.cordon.since).timestamp()
         heard_after = held.seen_wall is not None and held.seen_wall > since
         return Drain(node_id, held.cordon, held.drain_deadline, held.drain_then or "leave", said and heard_after)
@@ -77,9 +81,10 @@ def _pass_deadline(db: Database, presence: Presence, drain: Drain) -> None:
         presence.reread_cordon(drain.node_id)
 
 
-def _end(db: Database, presence: Presence, drain: Drain) -> None:
+def _end(db: Database, presence: Presence, drain: Drain, sleepers: int) -> None:
     values = {"draining": False, "drain_deadline": None, "drain_then": None}
-    if _change(db, drain, values, "drained", "The node says that nothing runs; it stays cordoned."):
+    asleep = f"; {sleepers} task(s) sleep there" if sleepers else ""
+    if _change(db, drain, values, "drained", f"The node says that nothing runs{asleep}; it stays cordoned."):
         presence.reread_cordon(drain.node_id)
 
 

@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from runtime.protocol import times
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
+from runtime.server.services.backlog import Noted
 from runtime.server.services.events import emit
-from runtime.server.services.presence import Noted, Presence
+from runtime.server.services.presence import Presence
 from runtime.server.services.tasks import lifecycle
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import nodes
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 _NEWER = sa.and_(
     nodes.c.id == sa.bindparam("of_node"),
     nodes.c.instance_id == sa.bindparam("of_instance"),
+    # Which of two boots is the true one is decided in one place (see binding), and written there.
+    nodes.c.boot_id.is_not_distinct_from(sa.bindparam("of_boot", type_=nodes.c.boot_id.type)),
     # Another process may have stored a later beat of the node.
     sa.or_(
         nodes.c.run < sa.bindparam("new_run"),
@@ -41,7 +44,6 @@ _SEEN = (
         seq=sa.bindparam("new_seq"),
         last_seen_at=sa.bindparam("seen"),
         leaving=sa.bindparam("leaves"),
-        boot_id=sa.bindparam("boot"),
     )
 )
 _FACTS = sa.update(nodes).where(_NEWER).values(facts=sa.bindparam("new_facts"), digests=sa.bindparam("new_digests"))
@@ -52,8 +54,7 @@ def flush(db: Database, presence: Presence, *, hold_back: bool = False) -> int:
 
     ``hold_back``: no work is taken off lost cards (the database was put back).
     """
-    taken = presence.take_dirty()
-    noted = presence.take_noted()
+    taken, noted = presence.backlog.take()
     if not taken and not noted:
         return 0
     said = {node_id: _Said(node_id, [], [], []) for node_id in taken | {note.node_id for note in noted}}
@@ -69,6 +70,7 @@ def flush(db: Database, presence: Presence, *, hold_back: bool = False) -> int:
             key = {
                 "of_node": node_id,
                 "of_instance": held.instance_id,
+                "of_boot": held.boot_id,
                 "new_run": held.run,
                 "new_seq": held.seq,
             }
@@ -77,7 +79,6 @@ def flush(db: Database, presence: Presence, *, hold_back: bool = False) -> int:
                     **key,
                     "seen": times.to_wire(times.from_epoch(held.seen_wall)),
                     "leaves": held.leaving,
-                    "boot": held.boot_id,
                 }
             )
             if held.facts_changed:
@@ -87,15 +88,14 @@ def flush(db: Database, presence: Presence, *, hold_back: bool = False) -> int:
     try:
         _write(db, [said[node_id] for node_id in sorted(said)], left, hold_back)
     except Exception:
-        presence.give_back_dirty(taken & left.keys())
-        presence.give_back_noted([note for note in noted if note.node_id in left])
+        presence.backlog.give_back(taken & left.keys(), [note for note in noted if note.node_id in left])
         for node_id in left:
             with presence.locked(node_id):
                 held = presence.held(node_id)
                 if held is not None and left[node_id].facts:
                     held.facts_changed = True
         raise
-    presence.wrote()
+    presence.backlog.wrote()
     return written
 
 

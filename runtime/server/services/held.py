@@ -6,16 +6,18 @@ whose digest is not held is asked for again, one in neither is unknown.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.protocol import codec, times
-from runtime.protocol.heartbeat import UNCHANGING, Gpu, Heartbeat, Host, TaskHealth
+from runtime.protocol.heartbeat import STEADY, UNCHANGING, DiscoveredModel, Gpu, Heartbeat, Host, TaskHealth
 from runtime.protocol.nodes import Cordon, NodeState
 from runtime.server.services import cards as card_rules
 from runtime.server.services.node_view import NodeView
 
-KEPT = ("agent", "docker", "exec_mode", "drivers", "slots", "labels", "gpu_capabilities", "gpu_detection")
+KEPT = ("agent", "docker", "exec_mode", "drivers", "process", "slots", "labels", "gpu_capabilities", "gpu_detection")
 """Members of every beat that are stored too, when they change."""
 
 _HOST_FACTS = ("hostname", "os", "kernel", "cpu_cores", "memory_total_mib", "macs", "ips", "mgmt_addr")
@@ -31,8 +33,7 @@ class Held:
     instance_id: str | None = None
     fingerprint: str | None = None
     boot_id: str | None = None
-    former_boots: set[str] = field(default_factory=set)
-    cloned_boots: set[str] = field(default_factory=set)
+    cloned_boots: frozenset[str] = frozenset()
     run: int = 0
     seq: int = 0
     heard_at: float | None = None
@@ -46,6 +47,8 @@ class Held:
     beat: Heartbeat | None = None
     sections: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    steady: dict[str, str] = field(default_factory=dict)
+    """Digests of the members of ``beat`` that the next beat may leave out; not stored."""
     cards: card_rules.Cards = field(default_factory=card_rules.Cards)
     dirty_cards: frozenset[str] = frozenset()
     foreign_cards: frozenset[str] = frozenset()
@@ -57,6 +60,12 @@ class Held:
     def changed(self) -> None:
         """Something that the view shows has changed."""
         self._view = self._view_facts = None
+
+    def forget_copy(self) -> None:
+        """A copy of the holder was found out. What was heard lately may be the copy's, and its cards are not this
+        machine's: the holder tells its own anew."""
+        self.cards, self.sections, self.digests, self.steady = card_rules.Cards(), {}, {}, {}
+        self.changed()
 
     def view(self) -> NodeView:
         if self._view is None:
@@ -71,6 +80,12 @@ class Held:
             entries = self.beat.task_health if self.beat is not None else None
             self._health = {entry.uid: entry for entry in entries or ()}
         return self._health
+
+    def tells_of(self, control_plane_id: str) -> bool:
+        """Whether the newest beat says what the node has seen of this control plane; one that has just come from
+        another says it with its next."""
+        seen = self.beat.seen_control_plane_id if self.beat is not None else None
+        return seen in (None, control_plane_id)
 
     def is_newer(self, beat: Heartbeat) -> bool:
         return beat.run > self.run or (beat.run == self.run and beat.seq > self.seq) or self.beat is None
@@ -88,8 +103,8 @@ class Held:
 
 def merge(held: Held, beat: Heartbeat) -> list[str]:
     """Take a newer beat in; returns the sections that must be sent in full."""
-    send_full: list[str] = []
     before = held.beat
+    beat, send_full = _with_steady(held, beat)
     changed = False
     sections, digests = held.sections, held.digests
     for name in UNCHANGING:
@@ -122,7 +137,8 @@ def merge(held: Held, beat: Heartbeat) -> list[str]:
     if changed:
         held.facts_changed = True
     if beat.foreign is not None:  # a node that could not look has not said that they are gone
-        held.foreign_cards = frozenset(uuid for container in beat.foreign for uuid in container.gpus)
+        strangers = (*beat.foreign, *(beat.orphans or ()))
+        held.foreign_cards = frozenset(uuid for container in strangers for uuid in container.gpus)
     dirty = held.foreign_cards | _held_by_others(beat)
     if changed or dirty != held.dirty_cards:
         held.dirty_cards = dirty
@@ -134,12 +150,34 @@ def merge(held: Held, beat: Heartbeat) -> list[str]:
     return send_full
 
 
+def _with_steady(held: Held, beat: Heartbeat) -> tuple[Heartbeat, list[str]]:
+    """The beat with what it left out of :data:`STEADY`, and what of it is not held. Of that the last known is kept, but
+    for measurements: they are of now, or not at all."""
+    left_out: dict[str, Any] = {}
+    send_full: list[str] = []
+    for name in STEADY:
+        claimed = beat.digests.get(name)
+        if getattr(beat, name) is not None or claimed is None:
+            if claimed is not None:
+                held.steady[name] = claimed
+            else:
+                held.steady.pop(name, None)
+            continue
+        known = held.steady.get(name) == claimed
+        if not known:
+            send_full.append(name)
+        if held.beat is not None and (known or name != "gpu_stats"):
+            left_out[name] = getattr(held.beat, name)
+    return (dataclasses.replace(beat, **left_out) if left_out else beat), send_full
+
+
 def _differ(before: Heartbeat, beat: Heartbeat) -> bool:
     """Whether a member that is stored with the facts has changed; of the slots only how many there are."""
     return (
         before.docker != beat.docker
         or before.exec_mode != beat.exec_mode
         or before.drivers != beat.drivers
+        or before.process != beat.process
         or before.labels != beat.labels
         or before.gpu_capabilities != beat.gpu_capabilities
         or before.gpu_detection != beat.gpu_detection
@@ -213,7 +251,7 @@ def _view_facts(held: Held) -> dict[str, Any]:
     beat = held.beat or _NO_BEAT
     gpus: tuple[Gpu, ...] = (*(sections.get("gpus") or ()), *card_rules.unlisted(held.cards))
     topology = sections.get("gpu_topology")
-    images = sections.get("images")
+    images, engines, models = (sections.get(name) for name in ("images", "engines", "discovered_models"))
     return {
         "node_id": held.node_id,
         "state": held.state,
@@ -235,8 +273,19 @@ def _view_facts(held: Held) -> dict[str, Any]:
         "collector_failing": held.cards.collector_errors >= COLLECTOR_FAILING_AFTER,
         "nvlink_domains": tuple(frozenset(d) for d in topology.nvlink_domains) if topology is not None else (),
         "images": frozenset(images) if images is not None else None,
+        "engines": frozenset(engine.name for engine in engines) if engines is not None else None,
+        "models": frozenset(models_of(models)) if models is not None else None,
         "instance_id": held.instance_id,
     }
+
+
+def models_of(models: Iterable[DiscoveredModel]) -> Iterator[str]:
+    """What a task may call the models that a node offers: names and paths."""
+    for model in models:
+        if model.state != "incomplete":
+            yield model.name
+            if model.path is not None:
+                yield model.path
 
 
 def _moving(held: Held) -> dict[str, Any]:

@@ -1,29 +1,39 @@
-"""A task's output: appended by raw byte position, the last :data:`LOG_KEEP_BYTES` an attempt, gaps said."""
+"""A task's output: appended by raw byte position, the last :data:`LOG_KEEP_BYTES` an attempt, gaps said.
+
+A row is a stretch of output without a gap in it. Short chunks are joined to the row before, so that a program that
+prints a dot a second for days leaves no row for each.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from runtime.protocol.problems import Problem
 from runtime.protocol.tasks import LOG_KEEP_BYTES, LogChunk, LogText
+from runtime.protocol.times import from_wire, to_wire
 from runtime.server.services.tasks import rows
-from runtime.server.services.tasks.claims import Reporter
+from runtime.server.services.tasks.claims import Reporter, attempt_of
 from runtime.server.services.tasks.rows import plain
 from runtime.server.store.database import Database, Tx
-from runtime.server.store.tables import attempts, task_logs
+from runtime.server.store.tables import task_logs, tasks
 
 LONGEST_CHARACTER = 3
 """A byte that is no text becomes the replacement character, which has so many."""
 
+ROW_BYTES = 16 * 1024
+"""Below this a row takes up the chunk that follows it."""
+
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a chunk was not taken: the end that is held, or None when the claim is not the sender's."""
+    """Why a chunk was not taken: the end that is held (and its mark), or None when the claim is not the sender's."""
 
     held_end: int | None
+    held_mark: str | None = None
 
 
 def append(db: Database, who: Reporter, task_id: str, chunk: LogChunk) -> None:
@@ -44,29 +54,16 @@ def append(db: Database, who: Reporter, task_id: str, chunk: LogChunk) -> None:
 
     def change(tx: Tx) -> Refusal | None:
         row = rows.must_find_locked(tx, task_id)
-        held = tx.execute(
-            sa.select(attempts.c.claim_token, attempts.c.node_id).where(
-                attempts.c.uid == row["uid"], attempts.c.attempt == chunk.attempt
-            )
-        ).first()
-        if held is None or held.node_id != who.node_id or held.claim_token != chunk.claim_token:
+        if attempt_of(tx, row["uid"], chunk.attempt, who, chunk.claim_token) is None:
             return Refusal(None)
-        end = _held_end(tx.connection, row["uid"], chunk.attempt)
-        if chunk.end <= end and _holds(tx.connection, row["uid"], chunk):
+        last = _last(tx.connection, row["uid"], chunk.attempt)
+        end = 0 if last is None else last.end
+        if chunk.end <= end and not chunk.gap and _holds(tx.connection, row["uid"], chunk):
             return None
         if chunk.start - chunk.dropped != end:
-            return Refusal(end)
+            return Refusal(end, None if last is None else last.mark)
         if chunk.end > chunk.start or chunk.dropped:
-            tx.execute(
-                sa.insert(task_logs).values(
-                    uid=row["uid"],
-                    attempt=chunk.attempt,
-                    start=chunk.start,
-                    end=chunk.end,
-                    dropped=chunk.dropped,
-                    data=plain(chunk.data),
-                )
-            )
+            _keep(tx, row["uid"], chunk, last)
             _trim(tx, row["uid"], chunk.attempt, chunk.end)
         return None
 
@@ -85,27 +82,31 @@ def append(db: Database, who: Reporter, task_id: str, chunk: LogChunk) -> None:
         f"The log is held up to byte {refusal.held_end}; a chunk from {chunk.start} with {chunk.dropped} dropped "
         "before it does not follow.",
         held_end=refusal.held_end,
+        held_mark=refusal.held_mark,
     )
 
 
 def read(connection: sa.Connection, uid: str, attempt: int, *, since: int = 0, tail: int | None = None) -> LogText:
     """What is held of an attempt from raw byte ``since`` on, or its last ``tail`` lines.
 
-    ``start`` above ``since`` says that the beginning is gone. A gap further on is said in the text itself;
-    ``dropped`` counts the bytes of both.
+    ``start`` above ``since`` says that the beginning is gone. A gap further on, and one whose size nobody knows, is
+    said in the text itself; ``dropped`` counts the bytes that are known to be gone.
     """
     query = sa.select(task_logs).where(task_logs.c.uid == uid, task_logs.c.attempt == attempt, task_logs.c.end > since)
     chunks = list(connection.execute(query.order_by(task_logs.c.start)))
     if not chunks:
-        end = _held_end(connection, uid, attempt)
+        last = _last(connection, uid, attempt)
+        end = 0 if last is None else last.end
         return LogText(attempt, end, end, "")
-    data, start = _from(chunks[0], since)
+    data, start = _from(chunks[0], max(since, chunks[-1].end - LOG_KEEP_BYTES))
     pieces, position = [data], chunks[0].end
     dropped = max(0, start - since)
+    if chunks[0].gap and start == chunks[0].start:
+        pieces.insert(0, _said(0, unknown=True))
     for chunk in chunks[1:]:
-        if chunk.start > position:
+        if chunk.start > position or chunk.gap:
             dropped += chunk.start - position
-            pieces.append(f"\n[{chunk.start - position} bytes of output are gone here]\n")
+            pieces.append("\n" + _said(chunk.start - position, unknown=chunk.gap))
         pieces.append(chunk.data)
         position = chunk.end
     text = "".join(pieces)
@@ -116,13 +117,36 @@ def read(connection: sa.Connection, uid: str, attempt: int, *, since: int = 0, t
     return LogText(attempt, start, position, text, dropped)
 
 
+def tell_other_processes(db: Database, row: rows.Row, now: datetime, lasts_s: float) -> None:
+    """A node's beat may go to another process than its reader's request: that one reads it with the task's row. Written
+    once in half of ``lasts_s``; with SQLite there is no other process."""
+    if db.is_sqlite or (
+        row["log_until"] is not None and from_wire(row["log_until"]) > now + timedelta(seconds=lasts_s / 2)
+    ):
+        return
+
+    def change(tx: Tx) -> None:
+        until = to_wire(now + timedelta(seconds=lasts_s))
+        tx.execute(sa.update(tasks).where(tasks.c.uid == row["uid"]).values(log_until=until))
+        tx.touch_task(row["uid"])
+
+    db.write(change)
+
+
+def _said(size: int, *, unknown: bool) -> str:
+    """A gap as a line for the reader."""
+    if not unknown:
+        return f"[{size} bytes of output are gone here]\n"
+    return f"[output is gone here: {f'{size} bytes or more' if size else 'how much is not known'}]\n"
+
+
 def _from(chunk: Any, wanted: int) -> tuple[str, int]:
     """The text of a chunk from raw byte ``wanted`` on, moved forward to a whole character, and where that is.
 
     Where bytes were replaced while decoding, text and raw bytes differ in length: then the whole chunk is kept.
     """
     raw = chunk.data.encode()
-    if wanted <= chunk.start or len(raw) != chunk.end - chunk.start:
+    if wanted <= chunk.start or not _exact(chunk.data, chunk):
         return chunk.data, chunk.start
     cut = wanted - chunk.start
     while cut < len(raw) and raw[cut] & 0xC0 == 0x80:
@@ -130,21 +154,43 @@ def _from(chunk: Any, wanted: int) -> tuple[str, int]:
     return raw[cut:].decode(), chunk.start + cut
 
 
-def _held_end(connection: sa.Connection, uid: str, attempt: int) -> int:
-    end = connection.execute(
-        sa.select(sa.func.max(task_logs.c.end)).where(task_logs.c.uid == uid, task_logs.c.attempt == attempt)
-    ).scalar()
-    return int(end or 0)
+def _last(connection: sa.Connection, uid: str, attempt: int) -> Any:
+    """The newest row of an attempt, None when nothing of it is held."""
+    query = sa.select(task_logs).where(task_logs.c.uid == uid, task_logs.c.attempt == attempt)
+    return connection.execute(query.order_by(task_logs.c.start.desc()).limit(1)).first()
 
 
 def _holds(connection: sa.Connection, uid: str, chunk: LogChunk) -> bool:
+    """Whether all of the chunk is in one row: it was taken before, and its answer was lost."""
     same = sa.select(task_logs.c.end).where(
         task_logs.c.uid == uid,
         task_logs.c.attempt == chunk.attempt,
-        task_logs.c.start == chunk.start,
-        task_logs.c.end == chunk.end,
+        task_logs.c.start <= chunk.start,
+        task_logs.c.end >= chunk.end,
     )
     return connection.execute(same).first() is not None
+
+
+def _keep(tx: Tx, uid: str, chunk: LogChunk, last: Any) -> None:
+    """As a row of its own, or behind what the last one has."""
+    data = plain(chunk.data) or ""
+    exact = last is not None and _exact(last.data, last) and _exact(data, chunk)
+    if not exact or chunk.gap or chunk.dropped or last.end - last.start >= ROW_BYTES:
+        values = {"start": chunk.start, "end": chunk.end, "dropped": chunk.dropped, "gap": chunk.gap}
+        tx.execute(
+            sa.insert(task_logs).values(uid=uid, attempt=chunk.attempt, data=data, mark=chunk.mark or None, **values)
+        )
+        return
+    tx.execute(
+        sa.update(task_logs)
+        .where(task_logs.c.uid == uid, task_logs.c.attempt == chunk.attempt, task_logs.c.start == last.start)
+        .values(end=chunk.end, data=last.data + data, mark=chunk.mark or None)
+    )
+
+
+def _exact(data: str, span: Any) -> bool:
+    """Whether text and raw bytes have one length: then a place in one is a place in the other."""
+    return len(data.encode()) == int(span.end - span.start)
 
 
 def _trim(tx: Tx, uid: str, attempt: int, end: int) -> None:

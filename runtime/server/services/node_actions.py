@@ -9,13 +9,13 @@ import sqlalchemy as sa
 from runtime.protocol import times
 from runtime.protocol.nodes import Cordon, DrainRequest, EventKind, NodeState
 from runtime.protocol.problems import Problem
-from runtime.protocol.states import ON_NODE
+from runtime.protocol.states import ON_NODE, Status
 from runtime.server.services.events import emit
 from runtime.server.services.nodes import not_found
 from runtime.server.services.presence import Presence
 from runtime.server.services.tasks import lifecycle
 from runtime.server.store.database import Database, Tx
-from runtime.server.store.tables import exclusions, gpu_allocations, nodes, tasks
+from runtime.server.store.tables import exclusions, gpu_allocations, nodes, orphans, tasks, witnesses
 
 
 def cordon(db: Database, presence: Presence, node_id: str, reason: str, owner: str) -> None:
@@ -53,13 +53,24 @@ def uncordon(db: Database, presence: Presence, node_id: str, owner: str) -> None
 
 
 def release(db: Database, presence: Presence, node_id: str, owner: str) -> None:
-    """Let another machine take the node id. Raises node_online while its holder speaks."""
+    """Let whoever asks next take the node id. Raises node_online while its holder speaks.
+
+    Nothing is known of what runs on the former holder: its tasks wait, move or end as each was told to for a lost
+    node, and its cards stay taken until a node of this name says that their holders are gone, or an operator does.
+    """
     _refuse_online(presence, node_id, "released")
 
     def change(tx: Tx) -> None:
         _must_exist(tx, node_id)
+        claims = tasks.c.status.in_([Status.RUNNING.value, Status.SLEEPING.value])
+        held = tx.execute(sa.select(tasks.c.id).where(tasks.c.node_id == node_id, claims).order_by(tasks.c.id))
+        names = list(held.scalars())
+        holder = tx.execute(sa.select(nodes.c.instance_id).where(nodes.c.id == node_id)).scalar()
+        lifecycle.node_lost(tx, node_id, times.now())
         tx.execute(sa.update(nodes).where(nodes.c.id == node_id).values(instance_id=None))
-        emit(tx, EventKind.OPERATOR_ACTION, code="node_released", node_id=node_id, actor=owner)
+        what = f"{len(names)} task(s) that it had claimed: {', '.join(names[:20])}" if names else "no claimed task"
+        detail = f"Instance {holder} no longer holds the name; {what}."
+        emit(tx, EventKind.OPERATOR_ACTION, code="node_released", node_id=node_id, actor=owner, detail=detail)
         tx.after(lambda: presence.released(node_id))
 
     db.write(change)
@@ -84,7 +95,8 @@ def delete(db: Database, presence: Presence, node_id: str, owner: str) -> None:
                 tasks=names[:100],
             )
         tx.execute(sa.delete(gpu_allocations).where(gpu_allocations.c.node_id == node_id))
-        tx.execute(sa.delete(exclusions).where(exclusions.c.node_id == node_id))
+        for table in (exclusions, witnesses, orphans):
+            tx.execute(sa.delete(table).where(table.c.node_id == node_id))
         tx.execute(sa.delete(nodes).where(nodes.c.id == node_id))
         emit(tx, EventKind.OPERATOR_ACTION, code="node_deleted", node_id=node_id, actor=owner)
         tx.after(lambda: presence.forget(node_id))

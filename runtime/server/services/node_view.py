@@ -14,7 +14,8 @@ class NodeView:
     """A snapshot: never changed, replaced by the next beat or the next decision about the node.
 
     Memory in MiB. None means not known: ``images`` and ``live_task_ids`` None is "could not look", never
-    "none". ``gpus`` holds the reported cards and slices, and cards that a working list no longer names (their
+    "none", and so it is with ``engines`` (names) and ``models`` (names and paths of those that are not incomplete).
+    ``gpus`` holds the reported cards and slices, and cards that a working list no longer names (their
     health says so). ``card_health`` has an entry for each of them. ``run`` and ``boot_id`` are those of the
     newest beat.
     """
@@ -39,6 +40,8 @@ class NodeView:
     collector_failing: bool = False
     nvlink_domains: tuple[frozenset[str], ...] = ()
     images: frozenset[str] | None = None
+    engines: frozenset[str] | None = None
+    models: frozenset[str] | None = None
     last_seen_at: datetime | None = None
     instance_id: str | None = None
     run: int = 0

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from runtime.protocol import times
 from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuStats, Heartbeat
-from runtime.protocol.nodes import Card, CardHealth, Node, NodeState
+from runtime.protocol.nodes import Card, CardHealth, CardNote, Node, NodeState
 from runtime.protocol.problems import Problem
 from runtime.protocol.tasks import TaskWarning
 from runtime.server.services.node_view import NodeView
@@ -36,7 +36,11 @@ def read_node(db: Database, presence: Presence, node_id: str) -> Node:
     shown = _shown(db, presence, [node_id])
     if not shown:
         raise not_found(node_id)
-    return shown[0]
+    with presence.locked(node_id):
+        held = presence.held(node_id)
+        models = held.sections.get("discovered_models") if held is not None else None
+        scan = held.beat.models_scan if held is not None and held.beat is not None else None
+    return dataclasses.replace(shown[0], discovered_models=models, models_scan=scan)
 
 
 def read_nodes(db: Database, presence: Presence) -> list[Node]:
@@ -93,6 +97,11 @@ def _node(
     if view.collector_failing:
         error = (beat.gpu_collector_error if beat is not None else None) or "it failed several beats in a row"
         warnings.append(TaskWarning("gpu_collector_failing", f"The card collector fails: {error}"))
+    warnings += _worth_knowing(beat)
+    process = beat.process if beat is not None else None
+    if process is not None and process.available and process.confined is False:
+        text = "Plain processes run here without confinement: each reads whatever its user may (process_unconfined)."
+        warnings.append(TaskWarning("processes_unconfined", text))
     # What cards measured counts while the node is heard: an old value must not look like one of now.
     measured = beat.gpu_stats if beat is not None and view.state is NodeState.ONLINE else None
     stats = {entry.uuid: entry for entry in measured or ()}
@@ -111,6 +120,8 @@ def _node(
         host=sections.get("host"),
         docker=beat.docker if beat is not None else None,
         exec_mode=view.exec_mode,
+        drivers=beat.drivers if beat is not None else None,
+        process=process,
         slots=beat.slots if beat is not None else None,
         gpus=_cards(view, stats, uses) if known_cards else None,
         labels=view.labels,
@@ -119,6 +130,16 @@ def _node(
         clock_skew_s=round(skew, 3) if skew is not None else None,
         warnings=warnings,
     )
+
+
+def _worth_knowing(beat: Heartbeat | None) -> list[TaskWarning]:
+    """What the node tells of cards that condemns none: operators read it, placement does not."""
+    notes = beat.gpu_notes if beat is not None else None
+    return [
+        TaskWarning(f"gpu_{note.code}", f"Card {note.uuid}: {note.text}.")
+        for note in notes or ()
+        if note.code != CardNote.UNIFIED_MEMORY.value
+    ]
 
 
 def _cards(view: NodeView, stats: dict[str, GpuStats], uses: dict[tuple[str, str], Use]) -> list[Card]:

@@ -10,32 +10,27 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
 
 from runtime.protocol.heartbeat import GpuStats, Heartbeat, TaskHealth
 from runtime.protocol.nodes import NodeState
-from runtime.server.services import binding, registration
+from runtime.server.services import binding
 from runtime.server.services import cards as card_rules
+from runtime.server.services.backlog import Backlog, Noted
 from runtime.server.services.held import Held, build_of, merge, observation
 from runtime.server.services.node_view import NodeView
-from runtime.server.services.registration import Verdict
 from runtime.server.settings import ServerSettings
 from runtime.server.store.database import Database
 
 log = logging.getLogger(__name__)
 
 STRIPES = 64
+SYNC_LAG_S = 2.0
+"""How old another process's word may be when it is read here."""
+
 Listener = Callable[[str, NodeView, Heartbeat], None]
-
-
-@dataclass(frozen=True)
-class Noted:
-    """Something a beat brought that becomes an event: written by the next round."""
-
-    node_id: str
-    change: card_rules.Change | None = None
-    text: str = ""
-    code: str = ""
 
 
 class Presence:
@@ -49,10 +44,8 @@ class Presence:
         self._locks = tuple(threading.Lock() for _ in range(STRIPES))
         self._listeners: list[Listener] = []
         self._woken: list[Callable[[], None]] = []
-        self._dirty: set[str] = set()
-        self._writing: set[str] = set()
-        self._noted: list[Noted] = []
         self._small_lock = threading.Lock()
+        self.backlog = Backlog()
         self.started_at = time.monotonic()
         self.facts_version = 0
         """Grows when a beat brought facts that placement looks at."""
@@ -69,19 +62,18 @@ class Presence:
         node_id = beat.node_id
         with self._lock(node_id):
             held = self._nodes.get(node_id)
-            if held is None or held.instance_id != beat.instance_id:
+            if held is None or _needs_decision(held, beat):
                 held = self._bind(held, beat, now)
-            elif held.boot_id != beat.boot_id or beat.run < held.run:
-                self._continue(held, beat)
             held.heard_at, held.seen_wall = now, wall
             known_facts = held.facts_changed
             wake = held.state is not NodeState.ONLINE or beat.leaving
             if not held.is_newer(beat):
                 held.changed()
-                self._mark(node_id)
+                self.backlog.add(node_id)
                 return []
             before, fabrics = build_of(held.beat), held.sections.get("fabrics")
             send_full = merge(held, beat)
+            beat = held.beat or beat  # with what it left out as unchanged
             cards, changes = card_rules.advance(held.cards, observation(held), self._limits)
             if cards is not held.cards:
                 held.cards = cards
@@ -93,7 +85,7 @@ class Presence:
             if fabrics and held.sections.get("fabrics") is not fabrics:
                 gone = {f.name for f in fabrics} - {f.name for f in held.sections.get("fabrics") or ()}
                 noted.extend(Noted(node_id, None, f"fabric {name} is gone", "fabric_vanished") for name in sorted(gone))
-            self._mark(node_id, noted)
+            self.backlog.add(node_id, noted)
             if held.facts_changed and not known_facts:
                 self._facts_moved()
                 wake = True
@@ -189,7 +181,7 @@ class Presence:
         with self._lock(node_id):
             self._nodes.pop(node_id, None)
 
-    # -- for the flusher and the rounds ----------------------------------------------------------------------
+    # -- what the database holds -----------------------------------------------------------------------------
 
     def load(self) -> None:
         """Take over what the database holds of each node."""
@@ -208,7 +200,8 @@ class Presence:
         """
         with self._lock(stored.node_id):
             held = self._nodes.get(stored.node_id)
-            heard_at = time.monotonic() - max(0.0, time.time() - (stored.seen_wall or 0.0))
+            # It was written since the last look, whatever the other machine's clock says.
+            heard_at = time.monotonic() - min(SYNC_LAG_S, max(0.0, time.time() - (stored.seen_wall or 0.0)))
             if held is not None and held.instance_id != stored.instance_id and _is_older(stored, held):
                 return  # it was read before this process bound another instance
             if held is None or held.instance_id != stored.instance_id:
@@ -219,7 +212,12 @@ class Presence:
             held.drain_deadline, held.drain_then = stored.drain_deadline, stored.drain_then
             if with_state:
                 held.state = stored.state
-            if (stored.run, stored.seq) > (held.run, held.seq):
+            held.cloned_boots |= stored.cloned_boots
+            of_copy = stored.boot_id in held.cloned_boots  # read before the copy was found out
+            unmasked = held.boot_id in held.cloned_boots
+            if not of_copy and (unmasked or (stored.run, stored.seq) > (held.run, held.seq)):
+                if unmasked:
+                    held.forget_copy()
                 held.run, held.seq, held.leaving = stored.run, stored.seq, stored.leaving
                 held.boot_id, held.seen_wall = stored.boot_id, stored.seen_wall
                 held.heard_at = max(heard_at, held.heard_at or heard_at)
@@ -227,42 +225,12 @@ class Presence:
                     held.sections, held.digests = stored.sections, stored.digests
             held.changed()
 
-    def take_dirty(self) -> set[str]:
-        """Node ids heard since the last call."""
-        with self._small_lock:
-            taken, self._dirty = self._dirty, set()
-            self._writing = taken
-        return taken
-
-    def wrote(self) -> None:
-        """What was taken is on disk."""
-        with self._small_lock:
-            self._writing = set()
-
-    def unwritten(self) -> int:
-        """How many nodes were heard and are not written yet."""
-        with self._small_lock:
-            return len(self._dirty | self._writing)
-
-    def give_back_dirty(self, node_ids: set[str]) -> None:
-        """They could not be written: they stay to be written."""
-        with self._small_lock:
-            self._dirty |= node_ids
-            self._writing = set()
-
-    def take_noted(self) -> list[Noted]:
-        with self._small_lock:
-            taken, self._noted = self._noted, []
-        return taken
-
-    def give_back_noted(self, noted: list[Noted]) -> None:
-        with self._small_lock:
-            self._noted[:0] = noted
-
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _bind(self, held: Held | None, beat: Heartbeat, now: float) -> Held:
-        bound = binding.bind(self._db, held, beat, self.started_at, now, self._settings.lost_after_s)
+        bound = binding.bind(self._db, held, beat, lambda row: self._silent_for(row, now), self._settings.lost_after_s)
+        if bound.newly and held is not None:
+            self._facts_moved()
         self._nodes[beat.node_id] = bound.held
         if bound.unbound is not None and bound.unbound in self._nodes:
             # Plain assignments need no second lock: two locks at once could wait for each other.
@@ -271,24 +239,17 @@ class Presence:
             former.changed()
         return bound.held
 
-    def _continue(self, held: Held, beat: Heartbeat) -> None:
-        decision = registration.decide(binding.known(held), None, beat, lost_after_s=self._settings.lost_after_s)
-        if decision.verdict in (Verdict.REBOOTED, Verdict.UNMASK) and held.boot_id is not None:
-            target = held.former_boots if decision.verdict is Verdict.REBOOTED else held.cloned_boots
-            target.add(held.boot_id)
-        if decision.verdict is Verdict.UNMASK:
-            log.warning("node %s: its instance runs on two machines; the later one is refused", held.node_id)
-            # The copy may have counted on from the same run: the true holder goes on with its own.
-            held.run, held.seq = beat.run, beat.seq - 1
-        if beat.boot_id is not None:
-            held.former_boots.discard(beat.boot_id)
-            held.boot_id = beat.boot_id
-
-    def _mark(self, node_id: str, noted: list[Noted] | None = None) -> None:
-        with self._small_lock:
-            self._dirty.add(node_id)
-            if noted:
-                self._noted.extend(noted)
+    def _silent_for(self, row: Row[Any], now: float) -> float:
+        """Seconds without a word of the node's holder. No clock of another machine is asked: what has moved since
+        this process looked last was heard by another one, a moment ago."""
+        held = self._nodes.get(row.id)
+        if row.instance_id is not None and (
+            held is None
+            or held.instance_id != row.instance_id
+            or (held.boot_id == row.boot_id and (row.run, row.seq) > (held.run, held.seq))
+        ):
+            return 0.0
+        return now - max(self.started_at, (held.heard_at if held is not None else None) or self.started_at)
 
     def _facts_moved(self) -> None:
         with self._small_lock:
@@ -322,6 +283,16 @@ class _Changing:
         if held is not None:
             held.changed()
         self._lock.release()
+
+
+def _needs_decision(held: Held, beat: Heartbeat) -> bool:
+    """Whether a beat is anything but the holder's next one, on the machine that it was heard from before."""
+    return (
+        held.instance_id != beat.instance_id
+        or (beat.boot_id is not None and beat.boot_id != held.boot_id)
+        or beat.run < held.run
+        or (beat.fingerprint is not None and held.fingerprint is None)
+    )
 
 
 def _is_older(stored: Held, held: Held) -> bool:

@@ -1,7 +1,8 @@
 """Who holds a node id: a pure decision over what is known of the node and what a beat says.
 
 An instance is bound to its node id before its first 200. Another instance is refused while the holder was
-heard lately; after that it takes over if it is the same machine or the holder holds no claims.
+heard lately; after that it takes over if it is the same machine or the holder holds no claims. The claims pass on
+with the name only where nothing contradicts that it is the same machine: a fingerprint may be a template's.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ class KnownNode:
 
     ``instance_id`` None: nobody holds it (never bound, or released). ``silent_for_s`` counts from the later of
     the holder's last beat and the server's own start: a holder that had no chance to speak is not silent.
-    ``former_boots`` are boot ids that the instance had before ``boot_id``; ``cloned_boots`` those that were
-    found to be a copy. ``claims`` counts its tasks in running or sleeping.
+    ``unheard_for_s`` is the age of its last beat, the server's own absence included. ``former_boots`` are boot ids
+    that the instance had before ``boot_id``; ``cloned_boots`` those that were found to be a copy. ``claims`` counts
+    its tasks in running or sleeping.
     """
 
     node_id: str
@@ -30,6 +32,7 @@ class KnownNode:
     run: int = 0
     leaving: bool = False
     silent_for_s: float = 0.0
+    unheard_for_s: float = 0.0
     claims: int = 0
     hostname: str | None = None
     last_seen_at: str | None = None
@@ -58,6 +61,12 @@ class Decision:
     why: str
     unbind_node: str | None = None
     """A node id that this instance held until now and gives up."""
+    succeeds: bool = False
+    """The former holder's claims are this instance's now: it is the same machine."""
+
+
+UPTIME_SLACK_S = 30.0
+"""How far an uptime and the age of a beat may disagree before they contradict each other."""
 
 
 def decide(node: KnownNode | None, elsewhere: KnownNode | None, beat: Heartbeat, *, lost_after_s: float) -> Decision:
@@ -80,7 +89,10 @@ def decide(node: KnownNode | None, elsewhere: KnownNode | None, beat: Heartbeat,
             "node id.",
         )
     if node.fingerprint is not None and node.fingerprint == beat.fingerprint:
-        return Decision(Verdict.REPLACE, "the same machine with a new instance", unbind)
+        if _ran_beside(node, beat):
+            why = "the machine's fingerprint is the same, but it was up while the former holder still spoke"
+            return Decision(Verdict.REPLACE, why, unbind)
+        return Decision(Verdict.REPLACE, "the same machine with a new instance", unbind, succeeds=True)
     if node.claims == 0:
         return Decision(Verdict.REPLACE, "the former holder held no claims", unbind)
     raise _in_use(
@@ -88,6 +100,14 @@ def decide(node: KnownNode | None, elsewhere: KnownNode | None, beat: Heartbeat,
         f"it still holds {node.claims} claim(s) and is another machine",
         f"If it will not come back: heterofleet nodes release {node.node_id}.",
     )
+
+
+def _ran_beside(node: KnownNode, beat: Heartbeat) -> bool:
+    """Whether the beat's machine was up, as another boot, when the holder was heard last: then it is a copy of it."""
+    uptime = beat.host.uptime_s if beat.host is not None else None
+    if uptime is None or beat.boot_id is None or beat.boot_id == node.boot_id:
+        return False
+    return uptime > max(node.silent_for_s, node.unheard_for_s) + UPTIME_SLACK_S
 
 
 def _own(node: KnownNode, beat: Heartbeat) -> Decision:
@@ -115,7 +135,7 @@ def _leave_other(elsewhere: KnownNode, beat: Heartbeat, lost_after_s: float) -> 
     if not elsewhere.leaving and elsewhere.silent_for_s < lost_after_s and elsewhere.boot_id != beat.boot_id:
         raise Problem(
             "instance_cloned",
-            f"Instance {beat.instance_id} is alive as node {elsewhere.node_id} on another machine; this copy needs "
+            f"Instance {beat.instance_id} is alive as node {elsewhere.node_id} on another machine; this copy makes "
             "an instance of its own.",
             node_id=elsewhere.node_id,
         )
@@ -123,7 +143,8 @@ def _leave_other(elsewhere: KnownNode, beat: Heartbeat, lost_after_s: float) -> 
         raise Problem(
             "instance_mismatch",
             f"Instance {beat.instance_id} belongs to node {elsewhere.node_id}, which holds {elsewhere.claims} "
-            "claim(s); let them end before the node id changes.",
+            "claim(s). Give the agent that node id back until they have ended; if they are given up: "
+            f"heterofleet nodes release {elsewhere.node_id}.",
             node_id=elsewhere.node_id,
         )
     return elsewhere.node_id
@@ -132,7 +153,7 @@ def _leave_other(elsewhere: KnownNode, beat: Heartbeat, lost_after_s: float) -> 
 def _cloned(node: KnownNode) -> Problem:
     return Problem(
         "instance_cloned",
-        f"Instance {node.instance_id} of node {node.node_id} runs on two machines; this one came later and needs "
+        f"Instance {node.instance_id} of node {node.node_id} runs on two machines; this one came later and makes "
         "an instance of its own.",
         node_id=node.node_id,
     )

@@ -22,6 +22,7 @@ from runtime.server.services import brake as brake_rules
 from runtime.server.services import drains, instructions, node_states, retention
 from runtime.server.services.events import emit
 from runtime.server.services.leader import Leader
+from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement.round import place
 from runtime.server.services.tasks import lifecycle
 from runtime.server.store.database import Tx
@@ -35,6 +36,11 @@ log = logging.getLogger(__name__)
 PLACE_AT_LEAST_EVERY_S = 5.0
 LONG_PLACEMENT_S = 0.1
 PRUNE_EVERY_S = 3600.0
+UNHEARD_BEATS = 4
+"""How long after its start the server waits for the nodes that were online: an agent that finds no server asks again
+within so many intervals. Until then nothing is placed. Whether the database was put back is told by their beats."""
+WIPE_EVERY_S = 10.0
+"""Copies of wiped secrets are gone from SQLite's log within about this long."""
 CHUNK = 200
 """Transitions that share a transaction: a fleet that comes back together is not one commit a node."""
 
@@ -61,6 +67,7 @@ class Rounds:
         self._place_again_at = 0.0
         self._placed_seen = (-1, -1)
         self._swept_at = 0.0
+        self._wiped_at = 0.0
         self._pruned_at = -PRUNE_EVERY_S  # at the first round, also on a machine that was just started
 
     def run(self, lag_s: float) -> None:
@@ -70,6 +77,9 @@ class Rounds:
         now = time.monotonic()
         self._set_brake(now, lag_s)
         changed = self._states(now)
+        if now - self._wiped_at >= WIPE_EVERY_S:
+            self._wiped_at = now
+            self._parts.db.forget_wiped()
         if self._parts.rollback.active:
             return
         drains.finish(self._parts.db, self._parts.presence, self._parts.board, times.now())
@@ -169,13 +179,31 @@ class Rounds:
             return
         if now < self._place_again_at:
             return
+        views = self._heard_views(now)
+        if views is None:
+            return
         self._placed_at, self._placed_seen = now, seen
         with parts.metrics.placement_seconds.time():
-            place(parts.db, parts.presence.views(), times.now(), parts.settings)
+            place(parts.db, views, times.now(), parts.settings)
         took = time.monotonic() - now
         if took >= LONG_PLACEMENT_S:
             # Thousands wait: looking at all of them after every change would leave no time for requests.
             self._place_again_at = time.monotonic() + 4 * took
+
+    def _heard_views(self, now: float) -> list[NodeView] | None:
+        """The nodes that may be given work: those that have spoken to this server since its start, and whose word on a
+        restored database is not waited for. None: too few have spoken yet."""
+        parts = self._parts
+        early = now - parts.started_at < UNHEARD_BEATS * parts.settings.heartbeat_interval_s
+        views = []
+        for view in parts.presence.views():
+            held = parts.presence.held(view.node_id)
+            if held is None or held.heard_at is None or not held.tells_of(parts.db.control_plane_id):
+                if early and view.state is NodeState.ONLINE:
+                    return None
+            elif not parts.rollback.unsettled(view.node_id):
+                views.append(view)
+        return views
 
 
 def _write_transitions(tx: Tx, transitions: Sequence[Transition]) -> None:
@@ -195,4 +223,4 @@ def _write_transitions(tx: Tx, transitions: Sequence[Transition]) -> None:
         elif transition.after is NodeState.OFFLINE:
             lifecycle.node_left(tx, transition.node_id)
         elif transition.after is NodeState.ONLINE and transition.before is NodeState.LOST:
-            lifecycle.node_returned(tx, transition.node_id, now)
+            lifecycle.node_returned(tx, transition.node_id)

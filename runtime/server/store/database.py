@@ -56,11 +56,12 @@ class Tx:
 
     ``touch_task(uid)`` and ``touch_instruction(id)`` say which rows changed; they get the new revision as the
     last statement of the transaction. ``after(call)`` is run once the commit is on disk, in the thread that
-    asked for the change.
+    asked for the change. ``wiped``: a secret is gone from its row.
     """
 
     connection: sa.Connection
     revision: int | None = None
+    wiped: bool = False
     _tasks: set[str] = field(default_factory=set)
     _instructions: set[str] = field(default_factory=set)
     _after: list[Callable[[], None]] = field(default_factory=list)
@@ -126,8 +127,11 @@ class Database:
             sa.event.listen(self.engine, "connect", _prepare_postgresql)
         self.control_plane_id = ""
         self._revision = 0
+        self.started_revision = 0
+        """What the database held when this process opened it."""
         self._revision_lock = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
+        self._wiped = False
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._jobs_lock = threading.Lock()
         self._writer: threading.Thread | None = None
@@ -148,6 +152,7 @@ class Database:
         with self.read() as connection:
             row = connection.execute(sa.select(tables.control_plane)).one()
         self.control_plane_id = row.id
+        self.started_revision = row.revision
         self.note_revision(row.revision)
         self._open = True
         if self.is_sqlite:
@@ -183,10 +188,49 @@ class Database:
         for listener in self._listeners:
             listener(revision)
 
-    def refresh_revision(self) -> None:
-        """Look up what other processes have committed."""
+    def refresh_revision(self) -> bool:
+        """Look up what other processes have committed. False: the database holds less than this process has seen of
+        it, so another one was put in its place."""
+        before = self._revision
         with self.read() as connection:
-            self.note_revision(connection.execute(sa.select(tables.control_plane.c.revision)).scalar_one())
+            found = connection.execute(sa.select(tables.control_plane.c.revision)).scalar_one()
+        self.note_revision(found)
+        return bool(found >= before)
+
+    def begin_anew(self) -> None:
+        """Take the database for what it is now: it was put back under this process."""
+        with self.read() as connection:
+            row = connection.execute(sa.select(tables.control_plane)).one()
+        with self._revision_lock:
+            self.control_plane_id = row.id
+            self.started_revision = self._revision = row.revision
+
+    def forget_wiped(self) -> bool:
+        """Let go of the copies of secrets that were wiped since the last time: SQLite's write-ahead log keeps
+        older pages until it is written back and cut. False while others read or write: ask again.
+
+        PostgreSQL does the like in its own time (autovacuum, recycled WAL).
+        """
+        if not self.is_sqlite or not self._wiped:
+            return True
+        self._wiped = False
+        done = self._cut_log()
+        if not done:
+            self._wiped = True
+        return done
+
+    def _cut_log(self) -> bool:
+        with contextlib.closing(self.engine.raw_connection()) as raw:
+            cursor = raw.cursor()
+            try:
+                cursor.execute("PRAGMA busy_timeout=0")  # nobody waits for this
+                busy, _, _ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError:
+                return False
+            finally:
+                cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+                cursor.close()
+        return not busy
 
     def on_revision(self, listener: Callable[[int], None]) -> None:
         """``listener(revision)`` is called after every commit that changed tasks or instructions.
@@ -220,6 +264,8 @@ class Database:
             else:
                 self._refuse_when_closed()
                 result, tx = self._write_directly(change)
+        if tx.wiped:
+            self._wiped = True
         if tx.revision is not None:
             self.note_revision(tx.revision)
         for call in tx._after:
@@ -313,6 +359,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
         "synchronous=FULL",
         "foreign_keys=ON",
         f"busy_timeout={BUSY_TIMEOUT_MS}",
+        # What a row held is overwritten when it goes: sealed secrets of ended tasks do not stay in free pages.
+        "secure_delete=ON",
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

@@ -37,6 +37,8 @@ control_plane = Table(
     Column("revision", BigInteger, nullable=False, server_default="0"),
     Column("created_at", String(32), nullable=False),
     Column("rolled_back_since", String(32)),
+    Column("lost_from", BigInteger),  # while rolled back: everything above this revision is lost
+    Column("lost_spans", JSON),  # [[from, to, [node, ...]], ...]: revisions lost for good, and who has told of them
     Column("release", String(60)),  # the newest release that migrated it: named when an older one is refused
 )
 
@@ -59,6 +61,7 @@ nodes = Table(
     Column("instance_id", String(128)),
     Column("fingerprint", String(128)),
     Column("boot_id", String(128)),
+    Column("boots", JSON),  # {"former": [...], "cloned": [...]}: boot ids that the instance was heard with, newest last
     Column("run", BigInteger, nullable=False, server_default="0"),
     Column("seq", BigInteger, nullable=False, server_default="0"),
     Column("state", String(20), nullable=False),
@@ -72,6 +75,8 @@ nodes = Table(
     Column("drain_deadline", String(32)),
     Column("drain_then", String(20)),
     Column("bad_ends", Integer, nullable=False, server_default="0"),  # hand-backs and infrastructure ends in a row
+    Column("bad_cause", String(64)),  # the reason of the last that was counted, and when that was
+    Column("bad_cause_at", String(32)),
     Column("facts", JSON),
     Column("digests", JSON),
 )
@@ -111,6 +116,8 @@ tasks = Table(
     Column("secrets", LargeBinary),  # encrypted: env values and registry_auth; wiped at the end
     Column("body_digest", String(64), nullable=False),  # keyed hash of the body as sent: is a repeated POST equal?
     Column("revision", BigInteger, nullable=False, server_default="0"),
+    Column("log_until", String(32)),  # with several server processes: somebody reads its log until then
+    Column("attempt_floor", Integer, nullable=False, server_default="0"),  # no later attempt has a number below it
     Index(None, "status", "priority", "created_at"),
     Index(None, "node_id", "status"),
     Index(None, "revision"),
@@ -186,6 +193,8 @@ task_logs = Table(
     Column("start", BigInteger, primary_key=True),
     Column("end", BigInteger, nullable=False),
     Column("dropped", BigInteger, nullable=False, server_default="0"),
+    Column("gap", Boolean, nullable=False, server_default="0"),
+    Column("mark", Text),
     Column("data", Text, nullable=False),
 )
 
@@ -207,4 +216,29 @@ instructions = Table(
     Column("revision", BigInteger, nullable=False, server_default="0"),
     Index(None, "node_id", "channel", "status"),
     Index(None, "revision"),
+)
+
+# What nodes say of the time that a database which was put back has lost; kept until an operator has accepted it.
+# A row in witnesses: this node has lived in that time. ``told_at``: it has said all that it holds.
+witnesses = Table(
+    "witnesses",
+    metadata,
+    Column("node_id", String(63), primary_key=True),
+    Column("instance_id", String(128)),
+    Column("seen_revision", BigInteger, nullable=False),
+    Column("lost_from", BigInteger, nullable=False),
+    Column("lost_to", BigInteger),
+    Column("heard_at", String(32), nullable=False),
+    Column("told_at", String(32)),
+    Column("complete", Boolean, nullable=False, server_default="0"),
+    Column("claims", JSON),  # [[uid, attempt], ...] that it holds
+)
+
+orphans = Table(
+    "orphans",
+    metadata,
+    Column("node_id", String(63), primary_key=True),
+    Column("uid", String(36), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("facts", JSON, nullable=False),  # the entry as it was told
 )

@@ -8,6 +8,7 @@ import hmac
 import json
 import os
 import secrets
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,28 @@ class Vault:
         self._fernet: Fernet | None = None
         self._digest_key = b""
 
-    def load(self) -> None:
-        """Read the key, or make it. Raises StoreError when the file cannot be read, written or understood."""
+    def load(self, *, make: bool = True) -> None:
+        """Read the key; make it where there is none, unless ``make`` is False: what was sealed needs the old one.
+
+        Raises StoreError when the file cannot be read, written or understood, or is open to others.
+        """
         with self._lock:
             if self._fernet is not None:
                 return
             try:
-                key = _read_or_make(self.key_path)
+                key = _read_or_make(self.key_path) if make else _read(self.key_path)
+            except FileNotFoundError:
+                raise StoreError(
+                    EXIT_CONFIGURATION,
+                    f"The key file {self.key_path} is missing, and the database holds secrets that were sealed with "
+                    "it; put the file that belongs to this database back, or name it in secret_key_file.",
+                ) from None
+            except _OpenToOthers as error:
+                raise StoreError(
+                    EXIT_CONFIGURATION,
+                    f"The key file {self.key_path} is open to others (mode {error}), and it opens every secret in "
+                    f"the database: chmod 600 {self.key_path}",
+                ) from None
             except OSError as error:
                 raise StoreError(
                     EXIT_CANNOT_WRITE,
@@ -78,9 +94,21 @@ class Vault:
         return self._fernet
 
 
+class _OpenToOthers(Exception):
+    """The text is the file's mode."""
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise _OpenToOthers(f"{mode:04o}")
+        return file.read().strip()
+
+
 def _read_or_make(path: Path) -> bytes:
     try:
-        return path.read_bytes().strip()
+        return _read(path)
     except FileNotFoundError:
         pass
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -103,4 +131,4 @@ def _read_or_make(path: Path) -> bytes:
         os.fsync(folder)
     finally:
         os.close(folder)
-    return path.read_bytes().strip()
+    return _read(path)

@@ -70,6 +70,42 @@ def test_a_slice_that_is_gone_condemns_nothing() -> None:
     assert unlisted(cards) == []
 
 
+def test_a_slice_that_fails_alone_leaves_its_card_and_its_siblings_well() -> None:
+    other = Gpu("MIG-b2", "nvidia", parent_uuid="GPU-b")
+    all_of_them = [A, B, SLICE, other]
+    fails = Observation(all_of_them, failures=[GpuCollectFailure("MIG-b1", reason="Unknown Error")])
+    well = Observation(all_of_them)
+    steps = [
+        ([well, fails], CardHealth.SUSPECT, [SUSPECT]),
+        ([well, fails, fails, fails], CardHealth.LOST, [SUSPECT, GONE]),
+        ([well, fails, fails, fails, well, well], CardHealth.LOST, [SUSPECT, GONE]),
+        ([well, fails, fails, fails, well, well, well], CardHealth.OK, [SUSPECT, GONE, BACK]),
+        ([fails, fails, fails, BOTH, well], CardHealth.OK, [SUSPECT, GONE]),
+    ]
+    for beats, expected, events in steps:
+        cards, told = after(*beats)
+        found = health(cards, all_of_them, ())
+        assert found.pop("MIG-b1") is expected
+        assert set(found.values()) == {CardHealth.OK}
+        assert told == [(kind, "MIG-b1") for kind in events]
+        assert unlisted(cards) == []
+
+
+def test_an_index_that_two_cards_claim_condemns_neither() -> None:
+    # A lost card keeps the index that it had; the card behind it has moved up to it.
+    moved = Observation([A, Gpu("GPU-b", "nvidia", 0)], failures=[GpuCollectFailure(index=0, reason="ERR!")])
+    cards, told = after(BOTH, *[moved] * 3)
+    assert told == []
+    assert set(health(cards, [A, B], ()).values()) == {CardHealth.OK}
+
+
+def test_a_card_whose_index_shifts_is_followed_by_its_uuid() -> None:
+    first_gone = Observation([Gpu("GPU-b", "nvidia", 0)])
+    cards, told = after(BOTH, *[first_gone] * 3)
+    assert told == [(SUSPECT, "GPU-a"), (GONE, "GPU-a")]
+    assert health(cards, [A, B], ()) == {"GPU-a": CardHealth.LOST, "GPU-b": CardHealth.OK}
+
+
 def test_a_card_that_is_gone_is_still_shown() -> None:
     cards, _ = after(BOTH, ONLY_A)
     assert unlisted(cards) == [B]

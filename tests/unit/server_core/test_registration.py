@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.heartbeat import Heartbeat
+from runtime.protocol.heartbeat import Heartbeat, Host
 from runtime.protocol.problems import Problem
 from runtime.server.services.registration import KnownNode, Verdict, decide
 
@@ -24,6 +24,14 @@ def node(instance: str | None = "instance-1", **facts: Any) -> KnownNode:
 
 OTHER = beat("instance-2", 1, "boot-2", "machine-2")
 SAME_MACHINE = beat("instance-2", 1, "boot-1", "machine-1")
+
+
+def up(seconds: int, boot: str = "boot-2") -> Heartbeat:
+    """The same fingerprint, on a machine that has been up for so long."""
+    host = Host(uptime_s=seconds)
+    return Heartbeat(1, "gpu-a", "instance-2", 1, 1, fingerprint="machine-1", boot_id=boot, host=host)
+
+
 NO_FINGERPRINT = Heartbeat(1, "gpu-a", "instance-2", 1, 1)
 
 
@@ -67,6 +75,25 @@ def test_decision(known: KnownNode | None, said: Heartbeat, expected: Verdict | 
     except Problem as problem:
         found = problem.code
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "said", "succeeds"),
+    [
+        pytest.param({}, SAME_MACHINE, True, id="same fingerprint, nothing says otherwise"),
+        pytest.param({}, up(3600, boot="boot-1"), True, id="the same boot, whatever its uptime"),
+        pytest.param({}, up(40), True, id="started after the holder fell silent"),
+        pytest.param({}, up(3600), False, id="up while the holder spoke: a copy"),
+        pytest.param({"unheard_for_s": 7200}, up(3600), True, id="the server was away, not the holder alive"),
+        pytest.param({"leaving": True, "silent_for_s": 0}, up(3600), False, id="a copy, while the holder left"),
+        pytest.param({"leaving": True, "silent_for_s": 0, "claims": 0}, OTHER, False, id="another machine"),
+    ],
+)
+def test_claims_pass_on_to_the_same_machine_only(known: dict[str, Any], said: Heartbeat, succeeds: bool) -> None:
+    """A fingerprint may be a template's: a copy that took its original's claims ended tasks that still ran there."""
+    holder = node(**{"silent_for_s": 60, "claims": 1, **known})
+    decision = decide(holder, None, said, lost_after_s=LOST_AFTER)
+    assert (decision.verdict, decision.succeeds) == (Verdict.REPLACE, succeeds)
 
 
 def test_stale_run_names_the_known_one() -> None:

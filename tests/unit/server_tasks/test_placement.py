@@ -127,6 +127,34 @@ def test_limits_count_what_the_decision_itself_has_placed() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("need", "first"),
+    [
+        (Need(), "gpu-a"),
+        (Need(model="/data/m"), "gpu-d"),
+        (Need(model="/data/m", engine="sglang"), "gpu-c"),
+        (Need(model="org/other"), "gpu-c"),
+        (Need(model="/data/m", engine="tgi"), "gpu-b"),
+    ],
+)
+def test_a_model_goes_where_engine_and_model_are_before_where_least_is_done(need: Need, first: str) -> None:
+    views = [
+        node("gpu-a"),
+        node("gpu-b", models=frozenset({"/data/m"}), engines=frozenset()),
+        node("gpu-c", models=frozenset({"org/other"}), engines=frozenset({"sglang"})),
+        node("gpu-d", models=frozenset({"/data/m"}), engines=frozenset({"vllm"})),
+    ]
+    busy = tuple(Occupant(f"gpu-{name}", Need()) for name in "bcd")
+    assert placed(views, wants(need), occupants=busy) == {"u1": first}
+    assert placed(views[:1], wants(need)) == {"u1": "gpu-a"}, "a wish, no condition: models lie elsewhere, too"
+
+
+def test_the_wishes_of_a_task_without_an_image() -> None:
+    spec = {"driver": "docker", "image": None, "model": "/data/m", "engine": "vllm"}
+    assert (need_of(spec).model, need_of(spec).engine) == ("/data/m", "vllm")
+    assert need_of({**spec, "image": "busybox"}) == Need()
+
+
 SLICE = card(5, uuid="MIG-1", parent_uuid="GPU-0", profile="1g.10gb", gi_id=7, ci_id=0, memory_total_mib=9984)
 
 CARD_ROWS = [

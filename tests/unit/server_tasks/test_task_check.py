@@ -29,6 +29,7 @@ def checked(body: dict[str, Any], vendors: frozenset[str] = frozenset(), default
         ({"image": None}, "image", "an image"),
         ({"image": None, "kind": "training", "model": "/m"}, "image", "an image"),
         ({"image": None, "kind": "inference"}, "image", "engine router"),
+        ({"image": None, "kind": "inference", "model": "/m", "engine": "vLLM"}, "engine", "one of vllm, sglang"),
         ({"image": "UPPER/case"}, "image", "lower-case"),
         ({"image": "host:5000/app:ta g"}, "image", "tag"),
         ({"driver": "process", "image": None}, "command", "a command"),
@@ -39,7 +40,7 @@ def checked(body: dict[str, Any], vendors: frozenset[str] = frozenset(), default
         ({"env": [f"A B={SECRET}"]}, "env.0", "letters, digits"),
         ({"env": ["A=1", f"A={SECRET}"]}, "env.1", "each name once"),
         ({"volumes": [{"host": "data", "container": "/d"}]}, "volumes.0.host", "absolute"),
-        ({"volumes": [{"host": "/d\nx", "container": "/d"}]}, "volumes.0.host", "without it"),
+        ({"volumes": [{"host": "/d\nx", "container": "/d"}]}, "volumes.0.host", "control characters"),
         ({"volumes": [{"host": "/data/../etc", "container": "/d"}]}, "volumes.0.host", "'..'"),
         ({"volumes": [{"host": "/d", "container": "/"}]}, "volumes.0.container", "below the root"),
         (
@@ -136,6 +137,23 @@ def test_the_vendor_is_the_tasks_the_default_or_the_only_one(
     gpus: dict[str, Any], vendors: set[str], default: str | None, vendor: str | None
 ) -> None:
     result = checked({"gpus": gpus}, frozenset(vendors), default)
+    assert result.faults == []
+    assert result.spec.gpus is not None and result.spec.gpus.vendor == vendor
+
+
+@pytest.mark.parametrize(
+    ("body", "vendor"),
+    [
+        ({"engine": "mindie"}, "ascend"),
+        ({"engine": "vllm"}, "nvidia"),
+        ({"engine": "auto"}, "hygon"),
+        ({"engine": "mindie", "gpus": {"vendor": "nvidia"}}, "nvidia"),
+        ({"engine": "mindie", "gpus": {"model": "H100*"}}, None),
+        ({"engine": "mindie", "image": "busybox"}, "hygon"),
+    ],
+)
+def test_without_a_vendor_it_is_the_engines(body: dict[str, Any], vendor: str | None) -> None:
+    result = checked({"image": None, "kind": "inference", "model": "/m", "gpus": {}, **body}, default="hygon")
     assert result.faults == []
     assert result.spec.gpus is not None and result.spec.gpus.vendor == vendor
 

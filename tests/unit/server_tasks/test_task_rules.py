@@ -10,7 +10,15 @@ from runtime.protocol.problems import Problem
 from runtime.protocol.reasons import CLASS_OF, Reason, ReasonClass
 from runtime.protocol.states import TRANSITIONS, Actor, Desired, Status, transition
 from runtime.protocol.tasks import TaskUpdate
-from runtime.server.services.tasks.rules import Outcome, judge, lost_outcome, outcome, reason_class
+from runtime.server.services.tasks.rules import (
+    RESTARTS,
+    Outcome,
+    judge,
+    lost_outcome,
+    outcome,
+    reason_class,
+    same_cause,
+)
 
 
 def update(source: Status, target: Status, **facts: object) -> TaskUpdate:
@@ -141,3 +149,31 @@ def test_the_class_of_a_reason_is_read_from_the_one_table() -> None:
     assert reason_class(None) is None
     assert reason_class("disk_full") == "infrastructure"
     assert reason_class("exited") == "program"
+
+
+BEFORE, THEN, LATER = "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:01.000Z", "2026-01-01T00:00:02.000Z"
+
+
+@pytest.mark.parametrize(
+    ("reason", "claimed_at", "counted", "counted_at", "same"),
+    [
+        (Reason.HOST_RESTARTED, BEFORE, "host_restarted", THEN, True),
+        (Reason.ENGINE_RESTARTED, BEFORE, "engine_restarted", THEN, True),
+        (Reason.HOST_RESTARTED, THEN, "host_restarted", THEN, True),
+        (Reason.HOST_RESTARTED, LATER, "host_restarted", THEN, False),
+        (Reason.HOST_RESTARTED, BEFORE, "engine_restarted", THEN, False),
+        (Reason.HOST_RESTARTED, BEFORE, None, None, False),
+        (Reason.HOST_RESTARTED, None, "host_restarted", THEN, False),
+        (Reason.DISK_FULL, BEFORE, "disk_full", THEN, False),
+        (Reason.LOST_CONTAINER, BEFORE, "lost_container", THEN, False),
+    ],
+)
+def test_one_restart_is_one_cause(
+    reason: Reason, claimed_at: str | None, counted: str | None, counted_at: str | None, same: bool
+) -> None:
+    """A reboot under three tasks cordoned a healthy node; three reboots under one task each still do."""
+    assert same_cause(reason, claimed_at, counted, counted_at) is same
+
+
+def test_only_restarts_end_everything_at_once() -> None:
+    assert set(RESTARTS) == {reason for reason in Reason if reason.value.endswith("_restarted")}

@@ -54,8 +54,8 @@ def _static_sites(need: Need, sites: Mapping[str, Site]) -> list[tuple[Site, tup
     if need.node_id is not None:
         sites = {need.node_id: sites[need.node_id]} if need.node_id in sites else {}
     found = []
-    # Least busy first, so that single tasks spread over the fleet.
-    for _, site in sorted(sites.items(), key=lambda one: (one[1].tasks, one[0])):
+    # Where engine and model are, before all; then least busy first, so that single tasks spread over the fleet.
+    for _, site in sorted(sites.items(), key=lambda one: (one[1].lacks(need), one[1].tasks, one[0])):
         if not all(constraint.holds(need, site) for constraint in asked):
             continue
         cards = static_cards(need.cards, site) if need.cards is not None else ()

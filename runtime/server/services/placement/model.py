@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime.protocol.engines import AUTO
 from runtime.protocol.heartbeat import Gpu
 from runtime.protocol.nodes import CardHealth
 from runtime.protocol.states import Driver
@@ -35,7 +36,7 @@ class CardNeed:
 
 @dataclass(frozen=True)
 class Need:
-    """What a task needs of a node."""
+    """What a task needs of a node. ``model`` and ``engine`` are wishes: of a task that leaves its image to the node."""
 
     driver: Driver = Driver.DOCKER
     node_id: str | None = None
@@ -44,6 +45,8 @@ class Need:
     cpus: float = 0
     memory_mib: int = 0
     host_ports: tuple[int, ...] = ()
+    model: str | None = None
+    engine: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,14 @@ class Site:
             row = Held(self.view.node_id, pick.parent_uuid, pick.slot, pick.card.uuid, pick.mode)
             self.held.setdefault(pick.parent_uuid, {})[pick.slot] = row
 
+    def lacks(self, need: Need) -> tuple[bool, bool]:
+        """Whether the engine, and the model, of a task without an image are not known to be here."""
+        if need.model is None:
+            return False, False
+        engines = self.view.engines or frozenset()
+        there = bool(engines) if need.engine == AUTO else need.engine in engines
+        return not there, need.model not in (self.view.models or ())
+
     def healthy(self, card: Gpu) -> bool:
         """The card, and the one that it is a slice of, are known to be well."""
         names = [card.uuid] if card.parent_uuid is None else [card.uuid, card.parent_uuid]
@@ -187,6 +198,8 @@ def need_of(spec: dict[str, Any]) -> Need:
         cpus=spec.get("cpus") or 0,
         memory_mib=spec.get("memory_mib") or 0,
         host_ports=tuple(sorted(port for port in ports if port is not None)),
+        model=spec.get("model") if spec.get("image") is None else None,
+        engine=(spec.get("engine") or AUTO) if spec.get("image") is None else AUTO,
     )
 
 

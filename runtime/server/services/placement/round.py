@@ -18,8 +18,8 @@ from runtime.protocol.times import to_wire
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement import snapshot
 from runtime.server.services.placement.decide import decide
-from runtime.server.services.placement.model import Assignment, Pick, Site
-from runtime.server.services.placement.snapshot import Sleeper
+from runtime.server.services.placement.model import Assignment, Pick
+from runtime.server.services.placement.waking import Sleeper, same_cards
 from runtime.server.services.tasks import rows
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import attempts, gpu_allocations, tasks
@@ -47,7 +47,7 @@ def place(db: Database, views: Sequence[NodeView], now: datetime, settings: Sett
     sites = seen.sites(views, settings.mps_max)
     done = 0
     for sleeper in seen.sleepers:
-        picks = _same_cards(sleeper, sites[sleeper.node_id]) if sleeper.node_id in sites else None
+        picks = same_cards(sleeper, sites[sleeper.node_id]) if sleeper.node_id in sites else None
         if picks is not None:
             done += db.write(functools.partial(_wake, sleeper=sleeper, picks=picks))
     for batch in _batches(decide(seen.candidates, sites)):
@@ -70,7 +70,7 @@ def _apply(tx: Tx, made: Assignment, now: datetime) -> bool:
         or row["desired"] != Desired.RUN.value
     ):
         return False
-    attempt = task.attempt + 1
+    attempt = _next_attempt(tx, row)
     try:
         with tx.connection.begin_nested():
             _allocate(tx, task.uid, attempt, made.node_id, made.picks)
@@ -98,6 +98,15 @@ def _apply(tx: Tx, made: Assignment, now: datetime) -> bool:
     )
 
 
+def _next_attempt(tx: Tx, row: sa.RowMapping) -> int:
+    """One more than the last that was given to a node; a task that was taken from one has that number already."""
+    number: int = row["attempt"]
+    given = sa.select(attempts.c.attempt).where(attempts.c.uid == row["uid"], attempts.c.attempt == number)
+    following = number + 1 if number == 0 or tx.execute(given).first() is not None else number
+    floor: int = row["attempt_floor"]
+    return max(following, floor)
+
+
 def _wake(tx: Tx, sleeper: Sleeper, picks: Sequence[Pick]) -> bool:
     row = tx.execute(sa.select(tasks).where(tasks.c.uid == sleeper.uid).with_for_update()).mappings().first()
     if (
@@ -114,20 +123,6 @@ def _wake(tx: Tx, sleeper: Sleeper, picks: Sequence[Pick]) -> bool:
         return False
     tx.touch_task(sleeper.uid)
     return True
-
-
-def _same_cards(sleeper: Sleeper, site: Site) -> list[Pick] | None:
-    """The cards that the sleeper had, if all of them are well and free."""
-    known = {card.uuid: card for card in site.view.gpus}
-    picks: list[Pick] = []
-    for shown in sleeper.cards:
-        card = known.get(shown["uuid"])
-        pick = site.pick(card, sleeper.need) if card is not None and site.healthy(card) else None
-        if pick is None:
-            return None
-        picks.append(pick)
-    site.hold(picks)
-    return picks
 
 
 def _allocate(tx: Tx, uid: str, attempt: int, node_id: str, picks: Iterable[Pick]) -> None:

@@ -6,27 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
 from runtime.protocol.states import ON_NODE, Desired, Status
 from runtime.protocol.times import to_wire
 from runtime.server.services.node_view import NodeView
-from runtime.server.services.placement.model import Candidate, CardNeed, Held, Need, Occupant, Site, need_of, sites_of
+from runtime.server.services.placement.model import Candidate, Held, Need, Occupant, Site, need_of, sites_of
 from runtime.server.services.placement.needs import NEEDS
+from runtime.server.services.placement.waking import Sleeper
 from runtime.server.store.tables import attempts, control_plane, exclusions, gpu_allocations, tasks
-
-
-@dataclass(frozen=True)
-class Sleeper:
-    """A sleeping task that shall run again: it gets the very cards that it had."""
-
-    uid: str
-    attempt: int
-    node_id: str
-    cards: list[dict[str, Any]]
-    need: CardNeed
 
 
 @dataclass(frozen=True)
@@ -72,6 +61,11 @@ def candidate(connection: sa.Connection, row: sa.RowMapping, now: datetime) -> C
     return _candidate(row, need_of(row["spec"]), _exclusions(connection, now))
 
 
+def sleeper(connection: sa.Connection, uid: str) -> Sleeper | None:
+    """The task as one that waits for its cards; None when it does not."""
+    return next(iter(_sleepers(connection, tasks.c.uid == uid)), None)
+
+
 def _candidate(row: sa.RowMapping, need: Need, excluded: dict[str, frozenset[str]]) -> Candidate:
     return Candidate(
         row["uid"],
@@ -106,12 +100,12 @@ def _waiting(connection: sa.Connection) -> list[sa.RowMapping]:
     return list(connection.execute(query).mappings())
 
 
-def _sleepers(connection: sa.Connection) -> list[Sleeper]:
+def _sleepers(connection: sa.Connection, *only: sa.ColumnElement[bool]) -> list[Sleeper]:
     has_cards = sa.exists().where(gpu_allocations.c.uid == tasks.c.uid, gpu_allocations.c.attempt == tasks.c.attempt)
     query = (
         sa.select(tasks.c.uid, tasks.c.attempt, tasks.c.node_id, tasks.c.spec, attempts.c.gpus)
         .join(attempts, (attempts.c.uid == tasks.c.uid) & (attempts.c.attempt == tasks.c.attempt))
-        .where(tasks.c.status == Status.SLEEPING.value, tasks.c.desired == Desired.RUN.value, ~has_cards)
+        .where(tasks.c.status == Status.SLEEPING.value, tasks.c.desired == Desired.RUN.value, ~has_cards, *only)
         .order_by(tasks.c.priority.desc(), tasks.c.created_at)
     )
     return [

@@ -7,13 +7,15 @@ stored: env as a mapping, the vendor filled in.
 from __future__ import annotations
 
 import dataclasses
-import posixpath
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from runtime.protocol.engines import AUTO, ENGINES, engine_kind
 from runtime.protocol.names import ImageReferenceError, is_env_name, parse_image_reference
+from runtime.protocol.paths import WANTED, WANTED_TARGET, is_within, path_fault, target_fault, target_name
 from runtime.protocol.problems import Fault
+from runtime.protocol.program import program_faults
 from runtime.protocol.states import Driver, Kind
 from runtime.protocol.tasks import TaskSpec, TaskWarning
 
@@ -47,6 +49,7 @@ def check(spec: TaskSpec, fleet_vendors: Collection[str], default_vendor: str | 
     faults = [
         *_program(spec),
         *env_faults,
+        *program_faults(spec, env or {}),
         *_volumes(spec),
         *_ports(spec),
         *_cards(spec),
@@ -82,6 +85,9 @@ def _program(spec: TaskSpec) -> Iterator[Fault]:
         if spec.kind is Kind.INFERENCE:
             if spec.model is None:
                 yield Fault("image", "neither image nor model", "an image, or a model for the node's engine router")
+            if spec.engine != AUTO and engine_kind(spec.engine) is None:
+                known = ", ".join(kind.name for kind in ENGINES)
+                yield Fault("engine", repr(spec.engine), f"{AUTO}, or one of {known}")
         else:
             yield Fault("image", "nothing", f"an image (kind {spec.kind.value}, driver docker)")
         return
@@ -122,38 +128,29 @@ def _env(spec: TaskSpec) -> tuple[dict[str, str] | None, list[Fault], list[TaskW
 
 
 def _path_fault(where: str, path: str) -> Fault | None:
-    if not path.startswith("/"):
-        return Fault(where, repr(path[:80]), "an absolute path")
-    if any(character in path for character in "\n\r"):
-        return Fault(where, "a path with a line break", "a path without it")
-    if ".." in path.split("/"):
-        return Fault(where, repr(path[:80]), "a path without '..'")
-    return None
+    fault = path_fault(path) or ("has '..' in it" if ".." in path.split("/") else None)
+    return None if fault is None else Fault(where, f"a path that {fault}: {path[:80]!a}", WANTED)
 
 
 def _volumes(spec: TaskSpec) -> Iterator[Fault]:
     targets: set[str] = set()
     for number, volume in enumerate(spec.volumes):
-        for member in ("host", "container"):
-            fault = _path_fault(f"volumes.{number}.{member}", getattr(volume, member))
-            if fault is not None:
-                yield fault
-        target = posixpath.normpath(volume.container)
-        if target == "/":
-            yield Fault(f"volumes.{number}.container", "'/'", "a folder below the root")
+        fault = _path_fault(f"volumes.{number}.host", volume.host)
+        if fault is not None:
+            yield fault
+        target, words = target_name(volume.container), target_fault(volume.container)
+        if words is not None:
+            shown = f"a path that {words}: {volume.container[:80]!a}"
+            yield Fault(f"volumes.{number}.container", shown, WANTED_TARGET)
         elif target in targets:
             yield Fault(f"volumes.{number}.container", repr(target), "a path that no other volume has")
         targets.add(target)
-    if spec.workdir is not None:
-        fault = _path_fault("workdir", spec.workdir)
-        if fault is not None:
-            yield fault
     if spec.checkpoint_path is not None:
         fault = _path_fault("checkpoint_path", spec.checkpoint_path)
-        inside = posixpath.normpath(spec.checkpoint_path)
+        inside = target_name(spec.checkpoint_path)
         if fault is not None:
             yield fault
-        elif not any(inside == target or inside.startswith(f"{target}/") for target in targets):
+        elif not any(is_within(inside, target) for target in targets):
             yield Fault("checkpoint_path", repr(spec.checkpoint_path), "a path inside one of the volumes' containers")
     if spec.checkpoint_framework not in FRAMEWORKS:
         yield Fault("checkpoint_framework", repr(spec.checkpoint_framework), "one of " + ", ".join(FRAMEWORKS))
@@ -201,6 +198,9 @@ def _vendor(
         return (gpus.vendor if gpus is not None else None), []
     if gpus.model is not None or gpus.gpu_class is not None or gpus.uuids is not None:
         return None, []
+    engine = engine_kind(spec.engine) if spec.image is None else None
+    if engine is not None and engine.vendor is not None:
+        return engine.vendor, []
     if default_vendor is not None:
         return default_vendor, []
     if len(fleet_vendors) > 1:
@@ -226,9 +226,18 @@ def _labels(spec: TaskSpec) -> Iterator[Fault]:
 def _odd(spec: TaskSpec) -> Iterator[TaskWarning]:
     if spec.start_timeout_s is not None and spec.health is None:
         yield TaskWarning("start_timeout_without_health", "start_timeout_s has no effect without a health probe")
+    if spec.checkpoint_path is not None and _read_only(spec, target_name(spec.checkpoint_path)):
+        text = "checkpoint_path is in a volume that is read_only: the task can go on from it, and save nothing"
+        yield TaskWarning("checkpoint_read_only", text)
     if spec.kind is not Kind.INFERENCE and spec.model is not None and spec.image is not None:
         yield TaskWarning("model_ignored", f"model is only looked at for inference, not for kind {spec.kind.value}")
     if spec.health is not None and spec.network == "bridge":
         published = {port.container for port in spec.ports}
         if published and spec.health.port not in published:
             yield TaskWarning("health_port_unpublished", f"health.port {spec.health.port} is not among ports")
+
+
+def _read_only(spec: TaskSpec, path: str) -> bool:
+    """Whether the innermost volume around ``path`` is one that cannot be written to."""
+    around = [volume for volume in spec.volumes if is_within(path, target_name(volume.container))]
+    return bool(around) and max(around, key=lambda volume: len(target_name(volume.container))).read_only

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.protocol.states import Status
-from runtime.protocol.tasks import CheckpointResume, Reclaim
+from runtime.protocol.tasks import Reclaim
 from runtime.server.services.events import emit
 from runtime.server.services.tasks import rows, view
-from runtime.server.services.tasks.rows import Row, plain
+from runtime.server.services.tasks.rows import Row
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import attempts, tasks
 
@@ -35,27 +35,35 @@ class Reporter:
 class Answer:
     """``stored`` is the task after the change, or the one that stands in its way.
 
-    ``conflict``: nothing was changed. ``mine``: the claim is the reporter's own. ``removed``: the task was to be
-    deleted, and is.
+    ``conflict``: nothing was changed. ``mine``: the claim is the reporter's own.
     """
 
     stored: view.Stored
     conflict: bool
     mine: bool
     claimed: bool = False
-    removed: bool = False
 
 
 def owns(row: Row, who: Reporter, attempt: int, token: str) -> bool:
     """Whether the task's claim is this instance's, by this very token."""
-    return (
-        row["claim_token"] is not None
-        # As bytes: a header may hold any character, and texts are only compared when they are ASCII.
-        and hmac.compare_digest(row["claim_token"].encode(), token.encode("utf-8", "surrogateescape"))
-        and row["claim_instance"] == who.instance_id
-        and row["node_id"] == who.node_id
-        and row["attempt"] == attempt
-    )
+    here = row["node_id"] == who.node_id and row["attempt"] == attempt and row["claim_instance"] == who.instance_id
+    if row["claim_token"] is None:
+        # Made anew from a node's word that had no token in it, after the database was put back.
+        return here and row["status"] in (Status.RUNNING.value, Status.SLEEPING.value)
+    return here and _same(row["claim_token"], token)
+
+
+def attempt_of(tx: Tx, uid: str, attempt: int, who: Reporter, token: str) -> Any:
+    """The row of an attempt, over or not, that is or was this node's by this very token; None: it never was."""
+    found = tx.execute(sa.select(attempts).where(attempts.c.uid == uid, attempts.c.attempt == attempt)).first()
+    if found is None or found.node_id != who.node_id or found.claim_token is None:
+        return None
+    return found if _same(found.claim_token, token) else None
+
+
+def _same(held: str, token: str) -> bool:
+    # As bytes: a header may hold any character, and texts are only compared when they are ASCII.
+    return hmac.compare_digest(held.encode(), token.encode("utf-8", "surrogateescape"))
 
 
 def conflict(answer: Answer, task: dict[str, Any] | None) -> Problem:
@@ -126,35 +134,7 @@ def reclaim(db: Database, who: Reporter, task_id: str, wanted: Reclaim) -> Answe
             actor=who.name,
             detail="the node lost its journal and took its claim again",
         )
-        return Answer(stored(tx, rows.must_find_locked(tx, task_id)), conflict=False, mine=True, claimed=True)
+        # Not with its secrets: the container has them already, and whoever lacks them asks with the new token.
+        return Answer(stored(tx, rows.must_find_locked(tx, task_id)), conflict=False, mine=True)
 
     return db.write(change)
-
-
-def note_checkpoint(db: Database, who: Reporter, task_id: str, found: CheckpointResume) -> None:
-    """Write the event that says from where a task goes on. Raises Problem task_not_found, state_conflict."""
-
-    def change(tx: Tx) -> Answer | None:
-        row = rows.must_find_locked(tx, task_id)
-        if row["node_id"] != who.node_id or not owns(row, who, found.attempt, found.claim_token):
-            return Answer(stored(tx, row), conflict=True, mine=False)
-        if found.found:
-            text = f"goes on from {found.path} ({found.framework}, step {found.step})"
-        else:
-            text = "starts from scratch: no checkpoint is proven complete"
-        refused = "; ".join(f"{item.path}: {item.reason}" for item in found.rejected[:20])
-        emit(
-            tx,
-            EventKind.CHECKPOINT_RESUME,
-            code="found" if found.found else "none",
-            node_id=who.node_id,
-            task_id=row["id"],
-            attempt=row["attempt"],
-            actor=who.name,
-            detail=plain(f"{text}; rejected: {refused}" if refused else text),
-        )
-        return None
-
-    answer = db.write(change)
-    if answer is not None:
-        raise conflict(answer, None)

@@ -32,13 +32,15 @@ def secret_part(spec: TaskSpec) -> dict[str, Any] | None:
     return secrets or None
 
 
-def prove_key(connection: sa.Connection, vault: Vault) -> None:
-    """The vault's key is the one that this database's secrets were sealed with. Raises StoreError (78).
+def load_key(connection: sa.Connection, vault: Vault) -> None:
+    """Read the vault's key, which is the one that this database's secrets were sealed with; made only where
+    nothing is sealed. Raises StoreError (78, 73).
 
     With another one every claim of such a task would fail after it was stored.
     """
     sealed = sa.select(tasks.c.secrets).where(tasks.c.secrets.is_not(None)).limit(1)
     found = connection.execute(sealed).scalar()
+    vault.load(make=found is None)
     try:
         if found is not None:
             vault.open(found)

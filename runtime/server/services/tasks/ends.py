@@ -8,12 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from runtime.protocol.nodes import Cordon, EventKind
+from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Desired, Status
 from runtime.protocol.times import to_wire
 from runtime.server.services.events import emit
 from runtime.server.services.tasks import rows
 from runtime.server.services.tasks.rows import Row
-from runtime.server.services.tasks.rules import BAD_ENDS_LIMIT, EXCLUDED_S
+from runtime.server.services.tasks.rules import BAD_ENDS_LIMIT, EXCLUDED_S, same_cause
 from runtime.server.store.database import Tx
 from runtime.server.store.tables import attempts, exclusions, nodes, tasks
 
@@ -44,8 +45,10 @@ def back_to_pending(
 ) -> bool:
     """End the attempt and queue the task again; False when the row has changed meanwhile.
 
-    ``cards_gone`` says that nothing of this attempt can hold its cards any more. ``starts`` replaces the count.
-    What the operator wanted of the container that is gone (sleep) is over: the task shall run.
+    ``cards_gone`` says that nothing of this attempt can hold its cards any more. Where its container may still run,
+    the number of the next attempt counts from now on, placed or not: it is what tells the node to end its copy.
+    ``starts`` replaces the count. What the operator wanted of the container that is gone (sleep) is over: the task
+    shall run.
     """
     values: dict[str, Any] = {**rows.NOT_PLACED, "desired": Desired.RUN.value}
     if starts is not None:
@@ -54,6 +57,8 @@ def back_to_pending(
         return False
     close_attempt(tx, row, now, reason=reason, **facts)
     _settle_cards(tx, row, cards_gone)
+    if not cards_gone:
+        tx.execute(sa.update(tasks).where(tasks.c.uid == row["uid"]).values(attempt=row["attempt"] + 1))
     return True
 
 
@@ -89,6 +94,7 @@ def finish(
         values["starts"] = starts
     if not rows.move(tx, row, status, values, actor=actor, reason=reason, detail=detail, claim=claim):
         return False
+    tx.wiped = True
     if row["node_id"] is not None:
         close_attempt(tx, row, now, reason=reason, **facts)
     _settle_cards(tx, row, cards_gone)
@@ -102,17 +108,21 @@ def exclude(tx: Tx, uid: str, node_id: str, now: datetime, seconds: float = EXCL
     tx.execute(sa.insert(exclusions).values(uid=uid, node_id=node_id, until=until))
 
 
-def note_bad_end(tx: Tx, node_id: str, now: datetime, reason: str) -> Cordon | None:
+def note_bad_end(tx: Tx, node_id: str, now: datetime, reason: Reason, claimed_at: str | None) -> Cordon | None:
     """One more hand-back or infrastructure end in a row; the cordon when that was one too many.
 
-    What the node had not claimed yet goes elsewhere.
+    One restart of host or engine counts once, however many tasks it ended. ``claimed_at``: when the one that ended was
+    claimed. What the node had not claimed yet goes elsewhere.
     """
-    bad = tx.execute(
-        sa.update(nodes).where(nodes.c.id == node_id).values(bad_ends=nodes.c.bad_ends + 1).returning(nodes.c.bad_ends)
-    ).scalar()
-    if bad is None or bad < BAD_ENDS_LIMIT:
+    node = tx.execute(sa.select(nodes).where(nodes.c.id == node_id).with_for_update()).mappings().first()
+    if node is None or same_cause(reason, claimed_at, node["bad_cause"], node["bad_cause_at"]):
         return None
-    text = f"{bad} tasks in a row came back or ended through the node's own doing, the last with {reason}"
+    bad = node["bad_ends"] + 1
+    counted = {"bad_ends": bad, "bad_cause": reason.value, "bad_cause_at": to_wire(now)}
+    tx.execute(sa.update(nodes).where(nodes.c.id == node_id).values(counted))
+    if bad < BAD_ENDS_LIMIT:
+        return None
+    text = f"{bad} times in a row tasks came back or ended through the node's own doing, the last with {reason.value}"
     cordon = Cordon(text, CORDON_OWNER, to_wire(now))
     cordoned = tx.execute(
         sa.update(nodes)

@@ -11,10 +11,10 @@ from runtime.protocol.states import TERMINAL, Status
 from runtime.protocol.tasks import TaskUpdate
 from runtime.server.services.events import emit
 from runtime.server.services.tasks import rows
-from runtime.server.services.tasks.claims import Reporter
+from runtime.server.services.tasks.claims import Reporter, attempt_of
 from runtime.server.services.tasks.rows import Row, plain
 from runtime.server.store.database import Tx
-from runtime.server.store.tables import attempts, events
+from runtime.server.store.tables import events
 
 
 def note_late_result(tx: Tx, row: Row, who: Reporter, update: TaskUpdate) -> None:
@@ -25,10 +25,8 @@ def note_late_result(tx: Tx, row: Row, who: Reporter, update: TaskUpdate) -> Non
     """
     if update.status not in TERMINAL or update.attempt > row["attempt"]:
         return
-    attempt = tx.execute(
-        sa.select(attempts).where(attempts.c.uid == row["uid"], attempts.c.attempt == update.attempt)
-    ).first()
-    if attempt is None or attempt.node_id != who.node_id or attempt.claim_token != update.claim_token:
+    attempt = attempt_of(tx, row["uid"], update.attempt, who, update.claim_token)
+    if attempt is None:
         return
     over = update.attempt < row["attempt"] or attempt.ended_at is not None
     if not over:

@@ -14,19 +14,27 @@ from runtime.protocol.states import Desired, Status
 from runtime.protocol.times import to_wire
 from runtime.server.services.events import emit
 from runtime.server.services.node_view import NodeView
+from runtime.server.services.rollback import is_rolled_back
 from runtime.server.services.tasks import ends, rows
 from runtime.server.services.tasks.rows import Row
 from runtime.server.services.tasks.rules import lost_outcome
 from runtime.server.store.database import Database, Tx
-from runtime.server.store.tables import gpu_allocations, tasks
+from runtime.server.store.tables import gpu_allocations, nodes, tasks
 
 SERVER = "server"
 
 
-def node_lost(tx: Tx, node_id: str, now: datetime) -> None:
-    """The node is lost: its tasks wait, move or end as each was told to; what was not claimed goes back."""
-    ends.unclaimed_back(tx, node_id, now, "the node is lost")
+def node_lost(tx: Tx, node_id: str, now: datetime, *, but_of: str | None = None) -> None:
+    """The node is lost: its tasks wait, move or end as each was told to; what was not claimed goes back.
+
+    ``but_of``: the claims of this instance are left alone.
+    """
+    holds = is_rolled_back(tx)  # then what this database says of the node's tasks is no ground to end or move them
+    if not holds:
+        ends.unclaimed_back(tx, node_id, now, "the node is lost")
     for row in rows.on_node(tx, node_id, Status.RUNNING, Status.SLEEPING):
+        if but_of is not None and row["claim_instance"] == but_of:
+            continue
         status = lost_outcome(
             Status(row["status"]),
             Desired(row["desired"]),
@@ -34,6 +42,7 @@ def node_lost(tx: Tx, node_id: str, now: datetime) -> None:
             row["starts"],
             row["max_attempts"],
         )
+        status = None if holds else status
         reason = Reason.NODE_LOST.value
         if status is Status.PENDING:
             # The container may well go on running there: its cards are not free before the node has said so.
@@ -45,15 +54,27 @@ def node_lost(tx: Tx, node_id: str, now: datetime) -> None:
             _set(tx, row, node_lost_since=to_wire(now))
 
 
-def node_returned(tx: Tx, node_id: str, now: datetime) -> None:
-    """The node is back: tasks that waited for it go on as if nothing had been."""
+def node_returned(tx: Tx, node_id: str) -> None:
+    """The node is back: tasks that waited for it go on as if nothing had been.
+
+    Those that another instance had claimed still wait: who holds the name now knows nothing of them.
+    """
+    holder = tx.execute(sa.select(nodes.c.instance_id).where(nodes.c.id == node_id)).scalar()
     for row in rows.on_node(tx, node_id, Status.RUNNING, Status.SLEEPING):
-        if row["node_lost_since"] is not None:
+        if row["node_lost_since"] is not None and row["claim_instance"] in (None, holder):
             _set(tx, row, node_lost_since=None)
+
+
+def holder_changed(tx: Tx, node_id: str, instance_id: str, now: datetime) -> None:
+    """Another instance holds the name: to the claims of the former one it is as if the node were lost."""
+    node_lost(tx, node_id, now, but_of=instance_id)
+    node_returned(tx, node_id)
 
 
 def node_left(tx: Tx, node_id: str) -> None:
     """The node is cordoned or went offline: what it had not claimed goes elsewhere, what runs there stays."""
+    if is_rolled_back(tx):
+        return  # it may have claimed it in the time that this database has lost
     ends.unclaimed_back(tx, node_id, times.now(), "the node takes no new work")
 
 

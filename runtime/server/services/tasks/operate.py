@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+import sqlalchemy as sa
+
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.protocol.reasons import Reason
-from runtime.protocol.states import TERMINAL, Desired, Status
+from runtime.protocol.states import TERMINAL, Desired, Driver, Status
 from runtime.server.services.events import emit
 from runtime.server.services.tasks import ends, rows, view
 from runtime.server.services.tasks.rows import Row
 from runtime.server.store.database import Database, Tx
+from runtime.server.store.tables import nodes
 
 Action = Callable[[Tx, Row, str, datetime], None]
 
@@ -56,10 +59,9 @@ def delete(
             if status is Status.SCHEDULED and not force:
                 rows.wish(tx, row, Desired.DELETE)
                 last = view.read(tx.connection, [rows.must_find_locked(tx, task_id)])[0]
-        elif status is Status.RUNNING:
+        elif status in (Status.RUNNING, Status.SLEEPING):
+            # What sleeps holds none, unless it was about to wake: then its container may run already.
             rows.keep_cards_until_gone(tx, row["uid"], row["attempt"])
-        elif status is Status.SLEEPING:
-            rows.free_cards(tx, row["uid"], row["attempt"])
         rows.remove(tx, row)
         tx.after(lambda: forget(row["uid"]))
         return last
@@ -84,9 +86,16 @@ def _cancel(tx: Tx, row: Row, actor: str, now: datetime) -> None:
 
 
 def _sleep(tx: Tx, row: Row, _actor: str, _now: datetime) -> None:
-    if row["status"] != Status.RUNNING.value:
+    if row["driver"] != Driver.DOCKER.value:
+        text = f"Task {row['id']} is a {row['driver']} task: it has no container that could be kept and started again."
+        raise Problem("illegal_transition", text, status=422, from_status=row["status"])
+    waking = row["status"] == Status.SLEEPING.value and row["desired"] == Desired.RUN.value
+    if row["status"] != Status.RUNNING.value and not waking:
         raise _not_running(row, "sleep")
     _refuse_leaving(row, "put to sleep")
+    if waking and rows.holds_cards(tx, row["uid"], row["attempt"]):
+        text = f"Task {row['id']} has its cards again and is being started; put it to sleep when it runs."
+        raise Problem("illegal_transition", text, status=409, from_status=row["status"])
     rows.wish(tx, row, Desired.SLEEP)
 
 
@@ -96,6 +105,9 @@ def _wake(tx: Tx, row: Row, _actor: str, _now: datetime) -> None:
     if not asleep and not falling_asleep:
         raise _not_running(row, "wake")
     _refuse_leaving(row, "woken")
+    if asleep and tx.execute(sa.select(nodes.c.draining).where(nodes.c.id == row["node_id"])).scalar():
+        text = f"Task {row['id']} sleeps on {row['node_id']}, which is being drained; end the drain (uncordon) first."
+        raise Problem("illegal_transition", text, status=409, from_status=row["status"])
     rows.wish(tx, row, Desired.RUN)
 
 
@@ -112,6 +124,12 @@ def _reschedule(tx: Tx, row: Row, actor: str, now: datetime) -> None:
     if status not in (Status.SCHEDULED, Status.RUNNING):
         raise _not_running(row, "reschedule")
     _refuse_leaving(row, "rescheduled")
+    if any(warning["code"] == rows.RESTORED for warning in row["warnings"]):
+        text = (
+            f"Task {row['id']} was made anew after the database was put back: its env values and registry login are "
+            "not known any more, so it cannot be started elsewhere; create it anew, and stop this one."
+        )
+        raise Problem("illegal_transition", text, status=409, from_status=row["status"])
     # What was not claimed has no container; a running one keeps its cards until its node says that it is gone.
     gone = status is Status.SCHEDULED
     ends.back_to_pending(tx, row, now, actor=actor, detail="rescheduled by the operator", cards_gone=gone)

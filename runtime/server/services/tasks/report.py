@@ -15,12 +15,13 @@ from runtime.protocol.reasons import Reason
 from runtime.protocol.states import TERMINAL, Desired, Status
 from runtime.protocol.tasks import TaskUpdate
 from runtime.protocol.times import from_wire, to_wire
+from runtime.server.services.rollback import is_unsettled, refuse_claims
 from runtime.server.services.tasks import claims, ends, late, rows, rules
 from runtime.server.services.tasks.claims import Answer, Reporter
 from runtime.server.services.tasks.rows import Row, plain
 from runtime.server.services.tasks.view import Stored
 from runtime.server.store.database import Database, Tx
-from runtime.server.store.tables import attempts, gpu_allocations
+from runtime.server.store.tables import attempts
 
 
 def report(
@@ -59,7 +60,7 @@ def report(
                 tx.after(lambda: cordoned(who.node_id))
             if removed is not None:
                 tx.after(lambda: forget(row["uid"]))
-                return Answer(removed, conflict=False, mine=True, removed=True)
+                return Answer(removed, conflict=False, mine=True)
         return Answer(
             claims.stored(tx, rows.must_find_locked(tx, task_id)),
             conflict=False,
@@ -79,6 +80,7 @@ def _matches(row: Row, who: Reporter, update: TaskUpdate) -> bool:
 
 
 def _claim(tx: Tx, row: Row, who: Reporter, update: TaskUpdate, now: datetime) -> None:
+    refuse_claims(tx)
     values = {
         "claim_token": update.claim_token,
         "claim_instance": who.instance_id,
@@ -94,14 +96,15 @@ def _claim(tx: Tx, row: Row, who: Reporter, update: TaskUpdate, now: datetime) -
 
 
 def _sleep_or_wake(tx: Tx, row: Row, who: Reporter, update: TaskUpdate) -> None:
-    if update.status is Status.RUNNING and row["spec"].get("gpus"):
-        held = sa.select(gpu_allocations.c.uid).where(
-            gpu_allocations.c.uid == row["uid"], gpu_allocations.c.attempt == row["attempt"]
-        )
-        if tx.execute(held).first() is None:
-            raise Problem("cards_not_allocated", f"The cards of task {row['id']} are not allocated to it again yet.")
-    _must(rows.move(tx, row, update.status, actor=who.name, claim=_claim_of(row)))
-    if update.status is Status.SLEEPING:
+    wakes = update.status is Status.RUNNING
+    if wakes and row["spec"].get("gpus") and not rows.holds_cards(tx, row["uid"], row["attempt"]):
+        raise Problem("cards_not_allocated", f"The cards of task {row['id']} are not allocated to it again yet.")
+    values: dict[str, Any] = {"stalled": False}
+    if Desired(row["desired"]) in (Desired.RUN, Desired.SLEEP) and is_unsettled(tx, who.node_id):
+        # Told again: the wish that the node has followed is lost with the time in which it was made.
+        values["desired"] = (Desired.RUN if wakes else Desired.SLEEP).value
+    _must(rows.move(tx, row, update.status, values, actor=who.name, claim=_claim_of(row)))
+    if not wakes:
         rows.free_cards(tx, row["uid"], row["attempt"])
 
 
@@ -129,7 +132,7 @@ def _end(
         ends.exclude(tx, row["uid"], who.node_id, now)
     cordon = None
     if result.bad and reason is not None:
-        cordon = ends.note_bad_end(tx, who.node_id, now, reason.value)
+        cordon = ends.note_bad_end(tx, who.node_id, now, reason, row["started_at"])
     elif result.ran:
         ends.note_good_end(tx, who.node_id)
     if row["desired"] == Desired.DELETE.value and result.status in TERMINAL:

@@ -29,6 +29,11 @@ NOT_PLACED: dict[str, Any] = {
 """Columns of a task that belongs to no node."""
 
 
+RESTORED = "restored"
+"""The code of the warning on a task whose row was made anew after the database was put back: what it kept secret is not
+known any more, so it cannot run a second time."""
+
+
 def plain(text: str | None) -> str | None:
     """``text`` as every database stores it: PostgreSQL takes no NUL."""
     return text.replace("\x00", "\ufffd") if text is not None else None
@@ -46,6 +51,15 @@ def find(connection: sa.Connection, task_id: str) -> Row:
     if row is None:
         raise not_found(task_id)
     return row
+
+
+def newest_given(connection: sa.Connection, row: Row) -> int:
+    """The number of the newest attempt that a node was given; 0: none yet. What was taken from a node and waits has
+    the next number already."""
+    if row["status"] != Status.PENDING.value:
+        return int(row["attempt"])
+    given = sa.select(sa.func.max(attempts.c.attempt)).where(attempts.c.uid == row["uid"])
+    return int(connection.execute(given).scalar() or 0)
 
 
 def find_locked(tx: Tx, task_id: str) -> Row | None:
@@ -121,6 +135,12 @@ def wish(tx: Tx, row: Row, desired: Desired) -> None:
     tx.touch_task(row["uid"])
 
 
+def holds_cards(tx: Tx, uid: str, attempt: int) -> bool:
+    """Whether anything is allocated to this holder."""
+    mine = sa.select(gpu_allocations.c.uid).where(gpu_allocations.c.uid == uid, gpu_allocations.c.attempt == attempt)
+    return tx.execute(mine.limit(1)).first() is not None
+
+
 def free_cards(tx: Tx, uid: str, attempt: int) -> None:
     """The node has said that this holder's container is gone or asleep, or it never had one."""
     tx.execute(sa.delete(gpu_allocations).where(gpu_allocations.c.uid == uid, gpu_allocations.c.attempt == attempt))
@@ -138,6 +158,7 @@ def keep_cards_until_gone(tx: Tx, uid: str, attempt: int) -> None:
 def remove(tx: Tx, row: Row) -> None:
     """Take a task and what belongs to it out of the database. Cards are the caller's to free or to keep."""
     uid = row["uid"]
+    tx.wiped = True
     # The revision's last statement finds no row any more; touching it still makes the revision grow.
     tx.touch_task(uid)
     for table in (attempts, exclusions, task_logs):

@@ -18,6 +18,8 @@ BAD_ENDS_LIMIT = 3
 """That many hand-backs or infrastructure ends in a row cordon a node."""
 EXCLUDED_S = 600
 """How long a node that handed a task back is left out for that task."""
+RESTARTS = (Reason.HOST_RESTARTED, Reason.ENGINE_RESTARTED)
+"""One of these ends all that runs on a node at once."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,17 @@ def outcome(update: TaskUpdate, reason: Reason | None, desired: Desired, starts:
         and update.from_status is Status.RUNNING
     )
     return Outcome(Status.PENDING if again else update.status, reason, ends=True, bad=infrastructure, ran=ran)
+
+
+def same_cause(reason: Reason, claimed_at: str | None, counted: str | None, counted_at: str | None) -> bool:
+    """Whether an end is the work of a restart that was counted against its node already.
+
+    ``counted``: the last reason that was counted, at ``counted_at``. A task that had been claimed by then may have been
+    ended by that very restart; what was claimed later was ended by another one. Times are RFC 3339.
+    """
+    if reason not in RESTARTS or counted != reason.value or counted_at is None or claimed_at is None:
+        return False
+    return claimed_at <= counted_at
 
 
 def lost_outcome(status: Status, desired: Desired, on_node_lost: str, starts: int, max_attempts: int) -> Status | None:

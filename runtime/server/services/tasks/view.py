@@ -53,7 +53,7 @@ def task(stored: Stored, presence: Nodes, vault: Vault | None = None) -> Task:
     row = stored.row
     spec = whole_spec(row["spec"], row["secrets"], vault) if vault is not None else public_spec(row["spec"])
     status = Status(row["status"])
-    health = _health(row, presence)
+    health = health_of(row, presence)
     node = presence.view(row["node_id"]) if row["node_id"] is not None else None
     return Task(
         id=row["id"],
@@ -98,7 +98,8 @@ def outline(row: Row) -> Task:
     )
 
 
-def _health(row: Row, presence: Nodes) -> TaskHealth | None:
+def health_of(row: Row, presence: Nodes) -> TaskHealth | None:
+    """What the node's newest beat says of the task's present attempt; None: nothing."""
     if row["node_id"] is None or row["status"] not in (Status.RUNNING.value, Status.SLEEPING.value):
         return None
     health = presence.task_health(row["node_id"]).get(row["uid"])

@@ -1,28 +1,41 @@
-"""Why a task is in its state: for what waits, every constraint on every node."""
+"""Why a task is in its state: for what waits, every constraint on every node; for what shall wake, on its own."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Protocol
 
 import sqlalchemy as sa
 
 from runtime.protocol.states import Desired, Status
 from runtime.protocol.why import Why, WhySubject
 from runtime.server.services.node_view import NodeView
-from runtime.server.services.placement import explain, snapshot
-from runtime.server.services.tasks import rows
+from runtime.server.services.placement import explain, snapshot, waking
+from runtime.server.services.tasks import rows, view
 from runtime.server.services.tasks.rows import Row
+from runtime.server.store.tables import control_plane, gpu_allocations, tasks
 
 
-def of_task(connection: sa.Connection, task_id: str, views: Sequence[NodeView], mps_max: int, now: datetime) -> Why:
+class Nodes(view.Nodes, Protocol):
+    def views(self) -> Sequence[NodeView]: ...
+
+
+def of_task(connection: sa.Connection, task_id: str, nodes: Nodes, mps_max: int, now: datetime) -> Why:
     """Why the task is where it is. Raises Problem task_not_found."""
     row = rows.find(connection, task_id)
     status = Status(row["status"])
     subject = WhySubject("task", row["id"])
+    if status is Status.SLEEPING and row["desired"] == Desired.RUN.value:
+        return _of_waking(connection, row, subject, nodes, mps_max)
     if status is not Status.PENDING:
-        return Why(subject, status.value, _sentence(row, status), _since(row, status), fits=True)
-    sites = snapshot.sites(connection, views, mps_max)
+        return Why(subject, status.value, _sentence(row, status, nodes), _since(row, status), fits=True)
+    put_back = connection.execute(sa.select(control_plane.c.rolled_back_since)).scalar()
+    if put_back is not None:
+        text = "Nothing is placed: the database was put back, and `heterofleet server accept-restore` was not run yet."
+        return Why(subject, status.value, text, put_back)
+    sites = snapshot.sites(connection, nodes.views(), mps_max)
     found = explain.nodes(snapshot.candidate(connection, row, now), sites)
     return Why(
         subject,
@@ -35,18 +48,69 @@ def of_task(connection: sa.Connection, task_id: str, views: Sequence[NodeView], 
     )
 
 
-def _sentence(row: Row, status: Status) -> str:
+def _of_waking(connection: sa.Connection, row: Row, subject: WhySubject, nodes: Nodes, mps_max: int) -> Why:
+    node_id, since = row["node_id"], _since(row, Status.SLEEPING)
+    sleeper = snapshot.sleeper(connection, row["uid"])
+    if sleeper is None:
+        cards = "Its cards are its own again" if row["spec"].get("gpus") else "It needs no cards"
+        text = f"{cards}; {node_id} is to start its container{_silent(row)}{_detail(row, nodes)}."
+        return Why(subject, Status.SLEEPING.value, text, since, fits=True)
+    site = snapshot.sites(connection, nodes.views(), mps_max).get(node_id)
+    found = waking.explain(sleeper, site, _holders(connection, node_id))
+    change = explain.smallest_change([found])
+    if change is None:
+        waits = "the next round gives them to it"
+    else:
+        waits = "; ".join(one.text for one in found.constraints if not one.ok)
+    text = f"It wakes on {node_id} and nowhere else, with the cards that it had; {waits}{_silent(row)}."
+    return Why(
+        subject,
+        Status.SLEEPING.value,
+        text,
+        since,
+        fits=change is None,
+        nodes=[found],
+        smallest_change=change,
+    )
+
+
+def _holders(connection: sa.Connection, node_id: str) -> dict[str, list[str]]:
+    """Card -> who holds it, or a part of it, in words."""
+    columns = gpu_allocations.c
+    query = (
+        sa.select(columns.parent_uuid, columns.releasing, tasks.c.id)
+        .outerjoin(tasks, tasks.c.uid == columns.uid)
+        .where(columns.node_id == node_id)
+        .order_by(columns.parent_uuid, columns.slot)
+    )
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in connection.execute(query):
+        who = f"task {row.id}" if row.id is not None else "a task that was deleted"
+        left = ", whose container may still be there" if row.releasing else ""
+        found[row.parent_uuid].append(who + left)
+    return dict(found)
+
+
+def _sentence(row: Row, status: Status, nodes: Nodes) -> str:
     node = row["node_id"]
     if status is Status.SCHEDULED:
         return f"It was given to {node} and waits for that node to claim it."
     if status is Status.RUNNING:
-        lost = f"; the node has been silent since {row['node_lost_since']}" if row["node_lost_since"] else ""
-        return f"{node} holds it{lost}."
+        return f"{node} holds it{_silent(row)}{_detail(row, nodes)}."
     if status is Status.SLEEPING:
-        waking = row["desired"] == Desired.RUN.value
-        return f"Its container sleeps on {node}" + (" and waits for its cards to be free." if waking else ".")
+        return f"Its container sleeps on {node}{_silent(row)}{_detail(row, nodes)}."
     end = f" ({row['reason']})" if row["reason"] else ""
     return f"It ended as {status.value}{end}."
+
+
+def _silent(row: Row) -> str:
+    return f"; the node has been silent since {row['node_lost_since']}" if row["node_lost_since"] else ""
+
+
+def _detail(row: Row, nodes: Nodes) -> str:
+    """What the node itself adds."""
+    health = view.health_of(row, nodes)
+    return f"; the node says: {health.detail}" if health is not None and health.detail else ""
 
 
 def _since(row: Row, status: Status) -> str | None:

@@ -1,0 +1,76 @@
+"""A sleeping task that shall run again gets the very cards that it had, or it waits: the decision and its reasons.
+
+Both ask the same questions of each card, so they never disagree. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.nodes import CardHealth
+from runtime.protocol.why import WhyConstraint, WhyNode
+from runtime.server.services.placement.model import CardNeed, Pick, Site, fits_shape
+
+
+@dataclass(frozen=True)
+class Sleeper:
+    """``cards``: what its attempt was given, as stored (``uuid`` and more)."""
+
+    uid: str
+    attempt: int
+    node_id: str
+    cards: list[dict[str, Any]]
+    need: CardNeed
+
+
+def same_cards(sleeper: Sleeper, site: Site) -> list[Pick] | None:
+    """The cards that the sleeper had, all of them; None while one is gone, not well or not free."""
+    picks: list[Pick] = []
+    for shown in sleeper.cards:
+        card = _card(shown, site)
+        if card is None or not fits_shape(card, sleeper.need, site.parents) or not site.healthy(card):
+            return None
+        pick = site.pick(card, sleeper.need)
+        if pick is None:
+            return None
+        picks.append(pick)
+    site.hold(picks)
+    return picks
+
+
+def explain(sleeper: Sleeper, site: Site | None, holders: Mapping[str, Sequence[str]]) -> WhyNode:
+    """What each of its cards lacks. ``holders``: whole card or parent's uuid -> who holds (a part of) it, in words."""
+    found: list[WhyConstraint] = []
+    for shown in sleeper.cards:
+        uuid = shown["uuid"]
+        card = _card(shown, site) if site is not None else None
+        there = card is not None
+        text = f"card {uuid} is " + ("there" if there else f"not among the cards that {sleeper.node_id} reports")
+        found.append(WhyConstraint("uuids", there, there, uuid, text))
+        if site is None or card is None:
+            continue
+        whole = fits_shape(card, sleeper.need, site.parents)
+        text = f"card {uuid} " + ("has the shape that it had" if whole else "was cut into slices, or was made anew")
+        found.append(WhyConstraint("slice", whole, whole, sleeper.need.slice or "whole card", text))
+        health = _health(card, site)
+        found.append(WhyConstraint("health", site.healthy(card), health, "ok", f"card {uuid} is {health}"))
+        free = site.pick(card, sleeper.need) is not None
+        by = list(holders.get(card.parent_uuid or card.uuid, ()))
+        held = f"held by {', '.join(by)}" if by else "held"
+        text = f"card {uuid} is " + ("free" if free else held)
+        found.append(WhyConstraint("free", free, free, True, text, by or None))
+    return WhyNode(sleeper.node_id, sum(not one.ok for one in found), found)
+
+
+def _card(shown: Mapping[str, Any], site: Site) -> Gpu | None:
+    return next((card for card in site.view.gpus if card.uuid == shown["uuid"]), None)
+
+
+def _health(card: Gpu, site: Site) -> str:
+    """The worse word of the card and of the one that it is a slice of."""
+    names = [card.uuid] if card.parent_uuid is None else [card.uuid, card.parent_uuid]
+    known = [site.view.card_health.get(name, CardHealth.UNKNOWN) for name in names]
+    return next((health for health in known if health is not CardHealth.OK), CardHealth.OK).value

@@ -1,0 +1,1 @@
+"""Accepting a database that was put back: what nodes hold of the lost time becomes rows again, or is stopped."""
