@@ -6,27 +6,33 @@ every time is fixed, every name is sorted. Native parts come as wheels of that a
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from runtime.artifacts import folders
+from runtime.artifacts.children import last_lines, run
 from runtime.artifacts.elf import ElfError, NativePart, native_parts
 from runtime.artifacts.errors import BuildError
+from runtime.artifacts.packed import unpinned
+from runtime.artifacts.publish import OURS
 from runtime.artifacts.source import Source, read_source
 from runtime.artifacts.wheels import PLATFORMS, PYTHONS, cache_folder, locked_names, wheels_for
 from runtime.protocol import PROTOCOL
-from runtime.protocol.manifest import FILE_NAME, BuildFile, Manifest
+from runtime.protocol.manifest import FILE_NAME, BuildFile, Manifest, checksums, pieces
 
 PEX_VERSION = "2.105.2"
 """Its start code becomes part of the file, so another release gives other bytes."""
 
 ENTRY_POINT = "runtime.agent.main:main"
+
+DEADLINE_S = 600.0
+"""For each call of pex."""
 
 Progress = Callable[[str], None]
 
@@ -47,31 +53,40 @@ def build(root: Path, out: Path, arches: Sequence[str], *, allow_dirty: bool, pr
             "commit the changes, or build with --allow-dirty (the build is then marked dirty)"
         )
     progress(f"source: {source.build} of {source.build.built_at}")
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as scratch:
-        stage = _stage(source, Path(scratch) / "source")
-        made = {arch: _one(source, arch, stage, Path(scratch), progress) for arch in arches}
-        builds = {arch: _describe(arch, path) for arch, path in made.items()}
-        manifest = Manifest(
-            source.build.version,
-            source.build.commit,
-            source.build.built_at or "",
-            bool(source.build.dirty),
-            PROTOCOL,
-            builds,
-        )
-        for arch, path in made.items():
-            path.replace(out / builds[arch].file)
-        listing = Path(scratch) / FILE_NAME
-        listing.write_text(manifest.text(), "utf-8")
-        listing.chmod(0o644)
-        listing.replace(out / FILE_NAME)
-    kept = {entry.file for entry in builds.values()}
-    for old in out.glob("heterofleet-agent-*"):
-        if old.name not in kept:
-            old.unlink(missing_ok=True)
-    for arch, entry in builds.items():
+    with folders.only_writer(out, progress):
+        folders.clear_scratch(out)
+        with tempfile.TemporaryDirectory(dir=out, prefix=folders.SCRATCH) as scratch:
+            manifest = _into(out, source, arches, Path(scratch), progress)
+        kept = {entry.file for entry in manifest.builds.values()}
+        for old in out.glob(OURS):
+            if old.name not in kept:
+                old.unlink(missing_ok=True)
+    for arch, entry in manifest.builds.items():
         progress(f"{arch}: {out / entry.file} {entry.size / 1e6:.1f} MB sha256 {entry.sha256}")
+    return manifest
+
+
+def _into(out: Path, source: Source, arches: Sequence[str], scratch: Path, progress: Progress) -> Manifest:
+    stage = _stage(source, scratch / "source")
+    made = {arch: _one(source, arch, stage, scratch, progress) for arch in arches}
+    builds = {arch: _describe(arch, path) for arch, path in made.items()}
+    manifest = Manifest(
+        source.build.version,
+        source.build.commit,
+        source.build.built_at or "",
+        bool(source.build.dirty),
+        PROTOCOL,
+        builds,
+    )
+    listing = scratch / FILE_NAME
+    listing.write_text(manifest.text(), "utf-8")
+    listing.chmod(0o644)
+    for path in (*made.values(), listing):
+        folders.sync(path)
+    for arch, path in made.items():
+        path.replace(out / builds[arch].file)
+    listing.replace(out / FILE_NAME)
+    folders.sync(out)
     return manifest
 
 
@@ -87,17 +102,20 @@ def _check_pex() -> None:
         )
 
 
-def _stage(source: Source, stage: Path) -> Path:
-    """The agent's own code and its stamp, with the modes and times of no particular machine."""
+def _contents(source: Source) -> dict[str, bytes]:
+    """Path in the archive -> content: the agent's own code and its stamp."""
     stamp = {
         "version": source.build.version,
         "commit": source.build.commit,
         "built_at": source.build.built_at,
         "dirty": source.build.dirty,
     }
-    contents = {name: source.path(name).read_bytes() for name in source.files}
-    contents["runtime/_build.json"] = (json.dumps(stamp, sort_keys=True) + "\n").encode()
-    for name, content in contents.items():
+    return {**source.files, "runtime/_build.json": (json.dumps(stamp, sort_keys=True) + "\n").encode()}
+
+
+def _stage(source: Source, stage: Path) -> Path:
+    """A folder of these contents, with the modes and times of no particular machine."""
+    for name, content in _contents(source).items():
         path = stage / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -107,11 +125,27 @@ def _stage(source: Source, stage: Path) -> Path:
 
 
 def _one(source: Source, arch: str, stage: Path, scratch: Path, progress: Progress) -> Path:
-    lock_file = source.path("runtime/artifacts/agent-requirements.txt")
-    wheels = wheels_for(arch, progress, lock_file)
+    wheels = wheels_for(arch, progress, source.lock)
     progress(f"{arch}: packing {len(source.files)} files and {len(wheels)} wheels")
     target = scratch / f"{arch}.pex"
-    command = [sys.executable, "-m", "pex", *locked_names(lock_file.read_text("utf-8"))]
+    _pack(source, arch, stage, wheels, target)
+    planted = unpinned(target, wheels, _contents(source))
+    if planted is not None:
+        progress(f"{arch}: {_pex_root()} was altered ({planted}); removing it and packing again")
+        shutil.rmtree(_pex_root(), ignore_errors=True)
+        _pack(source, arch, stage, wheels, target)
+        planted = unpinned(target, wheels, _contents(source))
+    if planted is not None:
+        raise BuildError(f"{planted} in the {arch} build is not what the sources and the pinned wheels have there")
+    _put_launcher(target, source.launcher)
+    progress(f"{arch}: {len(check_machines(arch, target))} native files, all for {arch}")
+    target.chmod(0o755)
+    return target
+
+
+def _pack(source: Source, arch: str, stage: Path, wheels: Sequence[Path], target: Path) -> None:
+    """Have pex write ``target``."""
+    command = [sys.executable, "-m", "pex", *locked_names(source.lock)]
     for wheel in wheels:
         command += ["--pre-resolved-dist", str(wheel)]
     for python in PYTHONS:
@@ -119,19 +153,19 @@ def _one(source: Source, arch: str, stage: Path, scratch: Path, progress: Progre
         command += ["--platform", f"{PLATFORMS[arch]}-cp-{tag}-cp{tag}"]
     command += ["--sources-directory", str(stage), "--entry-point", ENTRY_POINT, "--venv"]
     command += ["--python-shebang", "/usr/bin/env python3", "--no-emit-warnings"]
-    command += ["--pex-root", str(cache_folder() / "pex"), "--output-file", str(target)]
+    command += ["--pex-root", str(_pex_root()), "--output-file", str(target)]
     # Nothing of this user's environment: pex writes the cache folder that it would use into the file.
+    scratch = target.parent
     environ = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(scratch), "TMPDIR": str(scratch)}
     environ |= {"SOURCE_DATE_EPOCH": str(source.epoch), "TZ": "UTC", "LC_ALL": "C", "PYTHONHASHSEED": "0"}
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environ, umask=0o022, cwd=scratch
-    )
+    done = run(command, f"pex (packing the {arch} build)", deadline_s=DEADLINE_S, env=environ, umask=0o022, cwd=scratch)
     if done.returncode != 0:
-        raise BuildError(f"pex could not pack the {arch} build:\n" + "\n".join(done.stderr.splitlines()[-8:]))
-    _put_launcher(target, source.path("runtime/artifacts/launcher.sh").read_bytes())
-    check_machines(arch, target)
-    target.chmod(0o755)
-    return target
+        raise BuildError(f"pex could not pack the {arch} build:\n{last_lines(done.stderr, 8)}")
+
+
+def _pex_root() -> Path:
+    """Where pex keeps what it prepared, so that the next build is quick."""
+    return cache_folder() / "pex"
 
 
 def _put_launcher(target: Path, launcher: bytes) -> None:
@@ -149,14 +183,13 @@ def check_machines(arch: str, path: Path) -> list[NativePart]:
             parts = list(native_parts(archive))
     except ElfError as error:
         raise BuildError(f"the {arch} build is not whole: {error}") from error
-    wrong = [f"{part.path} is for {part.machine}" for part in parts if part.machine != arch]
+    wrong = [str(part) for part in parts if part.machine != arch]
     if wrong:
         raise BuildError(f"the {arch} build has native parts of another machine: " + "; ".join(wrong))
     return parts
 
 
 def _describe(arch: str, path: Path) -> BuildFile:
-    content = path.read_bytes()
-    sha256 = hashlib.sha256(content).hexdigest()
-    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    return BuildFile(f"heterofleet-agent-{arch}-{sha256[:8]}", len(content), md5, sha256)
+    with path.open("rb") as opened:
+        sums = checksums(pieces(opened))
+    return BuildFile(f"heterofleet-agent-{arch}-{sums.sha256[:8]}", sums.size, sums.md5, sums.sha256)

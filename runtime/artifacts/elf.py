@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
@@ -36,6 +37,9 @@ class NativePart:
     path: str
     machine: str
 
+    def __str__(self) -> str:
+        return f"{self.path} is for {self.machine}"
+
 
 def machine(header: bytes) -> str | None:
     """The machine that ``header`` (the first 20 bytes of a file) names; None when it is no ELF file.
@@ -56,8 +60,15 @@ def machine(header: bytes) -> str | None:
 def native_parts(archive: IO[bytes], prefix: str = "") -> Iterator[NativePart]:
     """Every native file in a zip archive and in the wheels inside it, in the archive's order.
 
-    Raises ElfError with the file's path: also for a ``.so`` that is no ELF file.
+    Raises ElfError with the file's path: also for a ``.so`` that is no ELF file, and when there is no archive.
     """
+    try:
+        yield from _parts(archive, prefix)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise ElfError(f"{prefix.rstrip('!') or 'the file'}: no whole archive ({error})") from error
+
+
+def _parts(archive: IO[bytes], prefix: str) -> Iterator[NativePart]:
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
             path = prefix + entry.filename
@@ -76,6 +87,11 @@ def native_parts(archive: IO[bytes], prefix: str = "") -> Iterator[NativePart]:
                 yield NativePart(path, found)
             elif _is_library(entry.filename):
                 raise ElfError(f"{path}: named like a native library and no ELF file")
+
+
+def parts_if_archive(opened: IO[bytes]) -> list[NativePart]:
+    """As native_parts, and none where the file is no archive: it has no parts that could be for another machine."""
+    return list(native_parts(opened)) if zipfile.is_zipfile(opened) else []
 
 
 def _is_library(name: str) -> bool:

@@ -7,16 +7,17 @@ anew from the newest releases that every supported Python takes.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from runtime.artifacts.children import last_lines, run
 from runtime.artifacts.errors import BuildError
 
 LOCK = Path(__file__).with_name("agent-requirements.txt")
@@ -24,6 +25,11 @@ PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 """The interpreters that one agent file runs on."""
 
 PLATFORMS = {"amd64": "manylinux2014_x86_64", "arm64": "manylinux2014_aarch64"}
+
+LISTING = "wheels.txt"
+"""Beside the wheels in the cache: the names of all that were fetched."""
+DEADLINE_S = 600.0
+"""For each call of pip."""
 
 _PURE = frozenset({"charset-normalizer"})
 """Distributions whose compiled wheels are not worth their size here; their plain one is pinned."""
@@ -50,50 +56,76 @@ def locked_hashes(lock: str) -> set[str]:
     return set(re.findall(r"--hash=sha256:([0-9a-f]{64})", lock))
 
 
-def wheels_for(arch: str, progress: Callable[[str], None], lock_file: Path = LOCK) -> list[Path]:
-    """The wheels of one architecture, sorted by name; from the cache where they are whole.
+def wheels_for(arch: str, progress: Callable[[str], None], lock: str) -> list[Path]:
+    """The wheels of one architecture that the text ``lock`` pins, sorted by name; from the cache where it is whole.
 
-    Raises BuildError when they cannot be fetched or are not what the lock says.
+    What lies in the cache and is not what the lock pins is not used: the wheels are fetched again. Raises BuildError
+    when they cannot be fetched, or are something else.
     """
-    lock = lock_file.read_text("utf-8")
     folder = cache_folder() / "wheels" / f"{hashlib.sha256(lock.encode()).hexdigest()[:16]}-{arch}"
-    if not folder.is_dir():
-        progress(f"{arch}: fetching wheels")
+    fault = _fault(folder, lock)
+    if fault is not None:
+        progress(f"{arch}: fetching wheels" if not folder.exists() else f"{arch}: {fault}; fetching wheels again")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            for python in PYTHONS:
-                _pip_download(Path(scratch), arch, python, ["--require-hashes", "-r", str(lock_file)])
-            _publish(Path(scratch), folder)
-    wheels = sorted(folder.glob("*.whl"))
-    allowed = locked_hashes(lock)
-    for wheel in wheels:
-        if hashlib.sha256(wheel.read_bytes()).hexdigest() not in allowed:
-            raise BuildError(f"{wheel} is not what {lock_file.name} pins: remove {folder} and build again")
-    return wheels
+            pins = Path(scratch) / "pins.txt"
+            pins.write_text(lock, "utf-8")
+            for number, python in enumerate(PYTHONS, 1):
+                progress(f"{arch}: wheels for Python {python} ({number} of {len(PYTHONS)})")
+                _pip_download(Path(scratch), arch, python, ["--require-hashes", "-r", str(pins)])
+            _publish(Path(scratch), folder, lock)
+        fault = _fault(folder, lock)
+        if fault is not None:
+            raise BuildError(f"{fault}, also after fetching it again; nothing was built")
+    return sorted(folder.glob("*.whl"))
 
 
-def _publish(scratch: Path, folder: Path) -> None:
-    whole = Path(tempfile.mkdtemp(dir=folder.parent))
-    for wheel in scratch.glob("*.whl"):
-        shutil.move(wheel, whole / wheel.name)
-    whole.chmod(0o755)
+def _fault(folder: Path, lock: str) -> str | None:
+    """Why the wheels in ``folder`` cannot be used; None when each is pinned, and none of those fetched is missing."""
     try:
-        whole.rename(folder)
-    except OSError:
-        shutil.rmtree(whole)
-        if not folder.is_dir():  # else another build was first, with the same wheels
-            raise
+        listed = set((folder / LISTING).read_text("utf-8").split())
+        found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.whl")}
+    except (OSError, UnicodeDecodeError):
+        return f"{folder} is not whole"
+    allowed = locked_hashes(lock)
+    wrong = sorted(name for name, digest in found.items() if digest not in allowed)
+    if wrong:
+        return f"{folder / wrong[0]} is not what the lock file pins"
+    if set(found) != listed or not set(locked_names(lock)) <= {_pin(Path(name)) for name in found}:
+        return f"{folder} is not whole"
+    return None
+
+
+def _publish(scratch: Path, folder: Path, lock: str) -> None:
+    """Put the wheels in place of whatever lies there; another build may do the same at this moment."""
+    whole = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        for wheel in scratch.glob("*.whl"):
+            shutil.move(wheel, whole / wheel.name)
+        (whole / LISTING).write_text("".join(f"{path.name}\n" for path in sorted(whole.glob("*.whl"))), "utf-8")
+        whole.chmod(0o755)
+        for _ in range(3):
+            if folder.exists() and _fault(folder, lock) is None:
+                return  # another build was first, with the same wheels
+            with contextlib.suppress(FileNotFoundError):
+                folder.rename(Path(tempfile.mkdtemp(dir=scratch)) / "before")
+            with contextlib.suppress(OSError):
+                whole.rename(folder)
+                return
+        raise BuildError(f"{folder} is changed by somebody else all the time; build again")
+    finally:
+        shutil.rmtree(whole, ignore_errors=True)
 
 
 def _pip_download(into: Path, arch: str, python: str, what: Iterable[str], platform: str | None = None) -> None:
     tag = "cp" + python.replace(".", "")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--only-binary", ":all:", "--platform", platform or PLATFORMS[arch], "--python-version", python]
     command += ["--implementation", "cp", "--abi", tag, "--abi", "abi3", "--abi", "none", "--dest", str(into), *what]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = run(command, f"pip (fetching the {arch} wheels for Python {python})", deadline_s=DEADLINE_S)
     if done.returncode != 0:
-        words = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
-        raise BuildError(f"pip could not fetch the {arch} wheels for Python {python}:\n" + "\n".join(words[-6:]))
+        said = last_lines(done.stderr, 6)
+        raise BuildError(f"pip could not fetch the {arch} wheels for Python {python}:\n{said}")
 
 
 def write_lock(setup_cfg: Path, progress: Callable[[str], None], lock_file: Path = LOCK) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -18,6 +20,8 @@ from runtime.protocol.build import this_build
 from runtime.protocol.causes import root_cause
 from runtime.protocol.problems import MEDIA_TYPE, ProblemDocument, read_problem
 from runtime.protocol.routes import HEADER_CONTROL_PLANE
+
+log = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
 TRIES = 3
@@ -81,12 +85,15 @@ class Client:
         for _ in range(tries - 1):
             try:
                 return self._once(method, path, query, body)
-            except Unreachable:
+            except Unreachable as error:
+                if not error.passing:
+                    raise
                 self._pause.wait(TRY_AGAIN_S)
         return self._once(method, path, query, body)
 
     def _once(self, method: str, path: str, query: Optional[Mapping[str, Any]], body: Any) -> Answer:
         url = self._to.server_url + path
+        sent = time.monotonic()
         try:
             response = self._session.request(
                 method,
@@ -100,7 +107,8 @@ class Client:
         except requests.exceptions.SSLError as error:
             raise Unreachable(
                 f"the certificate of {self._to.server_url} was not accepted: {root_cause(error)}; name the authority's "
-                "certificate with ca_file (or HETEROFLEET_CA_FILE)"
+                "certificate with ca_file (or HETEROFLEET_CA_FILE)",
+                passing=False,
             ) from None
         except requests.exceptions.ConnectTimeout:
             raise Unreachable(self._away(f"no connection within {CONNECT_S:g} s")) from None
@@ -112,6 +120,7 @@ class Client:
             ) from None
         except (requests.exceptions.RequestException, OSError) as error:
             raise Unreachable(self._away(root_cause(error)), sent=method != "GET") from None
+        log.debug("%s %s: HTTP %d after %.0f ms", method, path, response.status_code, 1000 * (time.monotonic() - sent))
         return self._read(response)
 
     def _away(self, why: str) -> str:
@@ -122,7 +131,8 @@ class Client:
         if 300 <= status < 400:
             raise Unreachable(
                 f"{self._to.server_url} redirects to {response.headers.get('Location', 'nowhere')}; redirects are not "
-                "followed, since the token would go there: give the right address with --server"
+                "followed, since the token would go there: give the right address with --server",
+                passing=False,
             )
         text = response.content.decode("utf-8", "replace")
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()

@@ -10,9 +10,10 @@ from typing import Any, Callable, Optional, TypeVar
 import click
 
 from runtime.cli.client import Client
-from runtime.cli.errors import CliError, ExitCode
+from runtime.cli.errors import MASKER, CliError, ExitCode
 from runtime.cli.output import say
 from runtime.cli.settings import CliSettings, connection, read_settings
+from runtime.protocol.masking import set_up_logging
 from runtime.protocol.settings import Loaded
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,6 +24,7 @@ class Invocation:
     """One run of the program: what was given on the command line, and what follows from it."""
 
     overrides: dict[str, Any] = field(default_factory=dict)
+    verbose: int = 0
 
     @functools.cached_property
     def loaded(self) -> Loaded[CliSettings]:
@@ -55,9 +57,28 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Optional[st
     return value
 
 
+def _set_up_verbose(context: click.Context, _: click.Parameter, count: int) -> None:
+    call = invocation(context)
+    call.verbose += count
+    if call.verbose:
+        set_up_logging(MASKER, call.verbose)
+
+
+def verbose_option(name: str) -> Callable[[F], F]:
+    """``--verbose``, everywhere; before the subcommand ``-v`` as well (behind it, that is a task's volume)."""
+    return click.option(
+        name,
+        count=True,
+        expose_value=False,
+        callback=_set_up_verbose,
+        help="Say what is asked of whom, on standard error; twice: what the HTTP library does, too.",
+    )
+
+
 def global_options(function: F) -> F:
-    """--server, --token-file and -o; the one nearest to the end of the line wins."""
+    """--server, --token-file, -o and --verbose; of the first three the one nearest to the end of the line wins."""
     for decorator in (
+        verbose_option("--verbose"),
         click.option(
             "-o",
             "--output",

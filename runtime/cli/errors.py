@@ -11,7 +11,11 @@ from typing import IO, Any, Optional
 
 import click
 
+from runtime.protocol.masking import Masker
 from runtime.protocol.problems import ProblemDocument
+
+MASKER = Masker()
+"""Knows the token and the proxy's login; what goes to standard error passes here."""
 
 
 class ExitCode(IntEnum):
@@ -36,18 +40,20 @@ class CliError(click.ClickException):
         self.exit_code = exit_code  # type: ignore[misc]  # click's own subclasses do the same
 
     def show(self, file: Optional[IO[Any]] = None) -> None:
-        click.echo(f"heterofleet: {self.message}", file=file or sys.stderr)
+        click.echo(f"heterofleet: {MASKER.text(self.message)}", file=file or sys.stderr)
 
 
 class Unreachable(CliError):
     """No usable answer came: no connection, or the answer of something that is not ready or not ours.
 
-    ``sent``: the request may have arrived, so whether it took effect is not known.
+    ``sent``: the request may have arrived, so whether it took effect is not known. ``passing``: another try a
+    moment later may fare better.
     """
 
-    def __init__(self, message: str, *, sent: bool = False) -> None:
+    def __init__(self, message: str, *, sent: bool = False, passing: bool = True) -> None:
         super().__init__(message, ExitCode.UNREACHABLE)
         self.sent = sent
+        self.passing = passing
 
 
 class Refusal(CliError):

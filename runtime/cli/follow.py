@@ -24,6 +24,9 @@ POLL_S = 0.5
 PATIENCE_S = 60.0
 """How long the control plane may be away before the watcher gives up."""
 
+CATCH_UP_S = 6.0
+"""How long a look at a running task's log waits for the node: one beat, and a little."""
+
 _TERMINAL = {status.value for status in TERMINAL}
 
 
@@ -92,6 +95,15 @@ class LogReader:
         answer = self.client.get(f"{TASKS}/{part(self.task_id)}/logs", query)
         return self.take(decode(LogText, answer.body))
 
+    def catch_up(self) -> None:
+        """Ask the node for what was printed since, and read until it has come; not for long, a task may be silent."""
+        deadline, came, silent = time.monotonic() + CATCH_UP_S, False, 0
+        pause = threading.Event()
+        while time.monotonic() < deadline and not (came and silent > 1):
+            more = self.read(follow=True)
+            came, silent = came or more, 0 if more else silent + 1
+            pause.wait(POLL_S)
+
     def take(self, log: LogText) -> bool:
         """As :meth:`read`, of an answer that is there already."""
         if log.end <= self.position:
@@ -103,9 +115,8 @@ class LogReader:
             # The server may cut on whole characters only, and so begin a little earlier than asked.
             text = text.encode()[self.position - log.start :].decode("utf-8", "replace")
         self.position = max(self.position, log.end)
-        if text:
-            self._write(text)
-        return bool(text)
+        self._write(text)
+        return True  # also when all that came was bytes that no text holds
 
     def finish(self, log_tail: Optional[str]) -> None:
         """Write what only the report of the end carried: what was sent live may lack the last words."""
@@ -139,6 +150,11 @@ class Watcher:
 
     def until_ended(self) -> Answer:
         """The task's last state. Raises CliError: timed out after ``wait_s``, unreachable, gone."""
+        return self.until(has_ended, "ended")
+
+    def until(self, reached: Callable[[Mapping[str, Any]], bool], what: str) -> Answer:
+        """The first state that has ``reached`` what is waited for, or the last one: an ended task reaches nothing
+        more. ``what`` completes the sentence "it has not ...". Raises as :meth:`until_ended`."""
         begun = last_answer = time.monotonic()
         while True:
             try:
@@ -146,7 +162,7 @@ class Watcher:
                 self._tell(answer.body)
                 self._show_log(answer.body)
                 last_answer = time.monotonic()
-                if has_ended(answer.body):
+                if has_ended(answer.body) or reached(answer.body):
                     return answer
             except Unreachable as error:
                 if time.monotonic() - last_answer > PATIENCE_S:
@@ -154,7 +170,7 @@ class Watcher:
                 self._tell_once(f"{error.message}; still trying, the task goes on")
             if self._wait_s is not None and time.monotonic() - begun >= self._wait_s:
                 raise CliError(
-                    f"task {self._task_id} has not ended within {self._wait_s:g} s; it goes on, look with "
+                    f"task {self._task_id} has not {what} within {self._wait_s:g} s; it goes on, look with "
                     f"`heterofleet tasks show {self._task_id}`",
                     ExitCode.TIMED_OUT,
                 )

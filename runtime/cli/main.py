@@ -10,6 +10,7 @@ import errno
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn, Optional
 
@@ -19,8 +20,8 @@ from runtime.cli.commands.events import events
 from runtime.cli.commands.gpus import gpus
 from runtime.cli.commands.nodes import nodes
 from runtime.cli.commands.tasks import tasks
-from runtime.cli.context import global_options
-from runtime.cli.errors import CliError, ExitCode
+from runtime.cli.context import global_options, verbose_option
+from runtime.cli.errors import MASKER, CliError, ExitCode
 from runtime.protocol import PROTOCOL
 from runtime.protocol.build import this_build
 
@@ -63,6 +64,7 @@ class Root(click.Group):
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(f"{this_build()}, protocol {PROTOCOL}", prog_name="heterofleet")
 @global_options
+@verbose_option("-v")
 def root() -> None:
     """GPU work on a fleet of machines that nobody can dial into.
 
@@ -105,6 +107,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         click.echo(f"heterofleet: the output cannot be written ({error.strerror}); it is not complete", err=True)
+        sys.exit(ExitCode.FAILED)
+    except Exception:
+        # A fault of ours. A traceback may show what a library was given.
+        click.echo(MASKER.text(traceback.format_exc()), err=True, nl=False)
         sys.exit(ExitCode.FAILED)
     sys.exit(result if isinstance(result, int) else 0)
 

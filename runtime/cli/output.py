@@ -15,6 +15,7 @@ import click
 import yaml
 
 from runtime.cli.client import Answer
+from runtime.cli.errors import MASKER
 
 UNBOUNDED = 100_000
 NARROWEST = 6
@@ -35,7 +36,7 @@ class Column:
 
 def say(message: str) -> None:
     """A message to the person, on standard error."""
-    click.echo(message, err=True)
+    click.echo(MASKER.text(message), err=True)
 
 
 def printable(text: str) -> str:

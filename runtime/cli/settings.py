@@ -10,10 +10,12 @@ from typing import Annotated, Any, Optional
 
 import yaml
 
-from runtime.cli.errors import CliError, ExitCode
+from runtime.cli.errors import MASKER, CliError, ExitCode
 from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.build import this_build
+from runtime.protocol.causes import root_cause
 from runtime.protocol.constraints import Text, Within
+from runtime.protocol.credentials import ca_bundle, fits_a_header, password_in
 from runtime.protocol.settings import SECRET, Loaded, SettingsError, load, rank
 from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
@@ -41,7 +43,7 @@ class Connection:
 
     server_url: str
     token: str = field(repr=False)
-    ca_file: Optional[str]
+    ca_file: Optional[str]  # also the system's own list; None: that of the HTTP library
     proxy: Optional[str] = field(repr=False)
     timeout_s: float
 
@@ -56,7 +58,7 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str]) -> t
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"cannot read {path}: {error}", ExitCode.USAGE) from None
+        raise CliError(f"cannot read {path}: {root_cause(error)}", ExitCode.USAGE) from None
     except yaml.YAMLError as error:
         fault = yaml_fault(error)
         raise CliError(f"{path}{fault.place} is not YAML: {fault.words}", ExitCode.USAGE) from None
@@ -93,9 +95,9 @@ def connection(settings: CliSettings, origins: Mapping[str, str]) -> tuple[Conne
     if settings.token_file and (token is None or rank(origins["token_file"]) > rank(origins["token"])):
         path = Path(settings.token_file).expanduser()
         try:
-            token = path.read_text("utf-8").strip()
+            token = path.read_text("utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise CliError(f"cannot read the token file {path}: {error}", ExitCode.USAGE) from None
+            raise CliError(f"cannot read the token file {path}: {root_cause(error)}", ExitCode.USAGE) from None
         warnings.extend(_open_to_others(path))
     if not token:
         raise CliError(
@@ -103,9 +105,16 @@ def connection(settings: CliSettings, origins: Mapping[str, str]) -> tuple[Conne
             "machine `heterofleet server token create --name NAME --role admin|viewer` makes one",
             ExitCode.NOT_AUTHORISED,
         )
-    if not token.isascii() or not token.isprintable() or " " in token:
+    if not fits_a_header(token):
         raise CliError("the operator token is not one line of printable ASCII without blanks", ExitCode.USAGE)
-    return Connection(url, token, settings.ca_file, settings.proxy, settings.timeout_s), warnings
+    if settings.ca_file is not None and not Path(settings.ca_file).expanduser().is_file():
+        raise CliError(
+            f"ca_file ({origins['ca_file']}): found no file {settings.ca_file}, wanted CA certificates in PEM form",
+            ExitCode.USAGE,
+        )
+    trust = ca_bundle(str(Path(settings.ca_file).expanduser()) if settings.ca_file is not None else None)
+    MASKER.add_all([token, password_in(settings.proxy)])
+    return Connection(url, token, trust, settings.proxy, settings.timeout_s), warnings
 
 
 def _open_to_others(path: Path) -> list[str]:

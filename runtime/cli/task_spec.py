@@ -16,6 +16,7 @@ from typing import IO, Any, Optional, Union
 import yaml
 
 from runtime.cli.errors import CliError, ExitCode
+from runtime.protocol.causes import root_cause
 from runtime.protocol.names import ImageReferenceError, is_env_name, new_task_id, parse_image_reference
 from runtime.protocol.tasks import HIDDEN
 from runtime.protocol.yaml_faults import unique_keys, yaml_fault
@@ -53,7 +54,7 @@ def read_env_file(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"cannot read the env file {path}: {error}") from None
+        raise usage(f"cannot read the env file {path}: {root_cause(error)}") from None
     env = {}
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -74,7 +75,7 @@ def read_registry_auth(path: Path, image: Optional[str]) -> dict[str, str]:
     try:
         document = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"cannot read the registry file {path}: {error}") from None
+        raise usage(f"cannot read the registry file {path}: {root_cause(error)}") from None
     except yaml.YAMLError:
         raise usage(f"the registry file {path} is neither JSON nor YAML") from None
     if isinstance(document, dict) and isinstance(document.get("auths"), dict):

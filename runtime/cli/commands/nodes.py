@@ -10,6 +10,7 @@ from runtime.cli import show
 from runtime.cli.client import part
 from runtime.cli.context import Invocation, confirm, remote
 from runtime.cli.output import Column, emit, print_fields, print_table, say
+from runtime.cli.values import Duration
 from runtime.protocol.routes import NODES
 
 COLUMNS = (
@@ -43,7 +44,7 @@ def list_nodes(call: Invocation) -> None:
     emit(
         call.client.get(NODES),
         call.output,
-        lambda body: print_table(COLUMNS, body.get("nodes") or [], "no node has registered yet"),
+        lambda body: print_table(COLUMNS, body.get("nodes") or [], "no node is registered"),
     )
 
 
@@ -67,6 +68,25 @@ def cordon(call: Invocation, node_id: str, reason: str) -> None:
 
 @nodes.command()
 @click.argument("node_id", metavar="NODE")
+@click.option("--reason", required=True, help="Why, for whoever looks next.")
+@click.option("--deadline", type=Duration(), default="1h", show_default=True, help="What runs then is dealt with.")
+@click.option(
+    "--then",
+    type=click.Choice(["leave", "stop", "reschedule"]),
+    default="leave",
+    show_default=True,
+    help="What happens to it.",
+)
+@remote
+def drain(call: Invocation, node_id: str, reason: str, deadline: float, then: str) -> None:
+    """Give NODE no new work, and deal with what still runs at the deadline."""
+    body = {"reason": reason, "deadline_s": deadline, "then": then}
+    answer = call.client.post(f"{NODES}/{part(node_id)}/drain", body)
+    emit(answer, call.output, lambda _: say(f"node {node_id} is drained within {deadline:g} s, then: {then}"))
+
+
+@nodes.command()
+@click.argument("node_id", metavar="NODE")
 @remote
 def uncordon(call: Invocation, node_id: str) -> None:
     """Let NODE take work again."""
@@ -83,6 +103,17 @@ def release(call: Invocation, node_id: str, yes: bool) -> None:
     confirm(f"Release the name {node_id}, so that another machine may take it?", yes)
     answer = call.client.post(f"{NODES}/{part(node_id)}/release")
     emit(answer, call.output, lambda _: say(f"node {node_id} is released: the next instance that asks may take it"))
+
+
+@nodes.command()
+@click.argument("node_id", metavar="NODE")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote
+def delete(call: Invocation, node_id: str, yes: bool) -> None:
+    """Forget NODE. Its agent comes back as a new node if it still runs: uninstall it first."""
+    confirm(f"Delete the node {node_id}?", yes)
+    emit(call.client.delete(f"{NODES}/{part(node_id)}"), call.output, lambda _: None)
+    say(f"node {node_id} is deleted")
 
 
 def _state(node: Any) -> str:

@@ -23,6 +23,7 @@ from runtime.cli.task_spec import (
     usage,
     without_secrets,
 )
+from runtime.cli.terminal import LogOutput
 from runtime.cli.values import Duration, HttpHealth, Pair, Port, Size, Volume
 from runtime.protocol.routes import TASKS
 from runtime.protocol.states import Driver, Kind
@@ -95,8 +96,9 @@ def run(
     say(f"task {task['id']} is {task['status']}")
     # With -o json standard output is the API's last word on the task; its log goes where messages go.
     to_error = call.output != "table"
-    log = LogReader(call.client, task["id"], lambda text: click.echo(text, nl=False, err=to_error)) if follow else None
-    ended = Watcher(call.client, task["id"], log=log, wait_s=wait_timeout).until_ended()
+    with LogOutput(err=to_error) as output:
+        log = LogReader(call.client, task["id"], output.write) if follow else None
+        ended = Watcher(call.client, task["id"], log=log, wait_s=wait_timeout).until_ended()
     emit(ended, call.output, lambda _: None)
     say(end_sentence(ended.body))
     return exit_code_of(ended.body)

@@ -1,4 +1,4 @@
-"""``heterofleet tasks``: look at tasks, stop and delete them."""
+"""``heterofleet tasks``: look at tasks, stop and delete them; what else can be ordered is in modules beside it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import click
 
 from runtime.cli import show
 from runtime.cli.client import part
+from runtime.cli.commands import moves
 from runtime.cli.commands.run import run
 from runtime.cli.context import Invocation, confirm, remote
 from runtime.cli.follow import LogReader, Watcher, end_sentence, has_ended
 from runtime.cli.output import Column, emit, print_fields, print_table, say
 from runtime.cli.task_spec import usage
+from runtime.cli.terminal import LogOutput
 from runtime.cli.values import Duration, Pair
 from runtime.protocol.codec import decode
+from runtime.protocol.nodes import EventKind
 from runtime.protocol.reasons import Reason
-from runtime.protocol.routes import TASKS
-from runtime.protocol.states import Kind
+from runtime.protocol.routes import EVENTS, TASKS
+from runtime.protocol.states import Kind, Status
 from runtime.protocol.tasks import LogText
 
 COLUMNS = (
@@ -38,6 +41,11 @@ ATTEMPT_COLUMNS = (
     Column("REASON", lambda a: show.text(a.get("reason")), keep=True),
 )
 
+CHECKPOINT_COLUMNS = (
+    Column("ATTEMPT", lambda e: show.text(e.get("attempt")), keep=True, right=True),
+    Column("CHECKPOINT", lambda e: show.text(e.get("detail")), wrap=True),
+)
+
 CONSTRAINT_COLUMNS = (
     Column("NODE", lambda c: show.text(c.get("node_id"))),
     Column("OK", lambda c: show.text(c.get("ok")), keep=True),
@@ -51,7 +59,8 @@ def tasks() -> None:
     """Work on the fleet."""
 
 
-tasks.add_command(run)
+for command in (run, moves.sleep, moves.wake, moves.reschedule):
+    tasks.add_command(command)
 
 
 @tasks.command("list")
@@ -91,7 +100,10 @@ def list_tasks(
 @remote
 def show_task(call: Invocation, task_id: str) -> None:
     """One task: where it stands, how its attempts ended."""
-    emit(call.client.get(f"{TASKS}/{part(task_id)}"), call.output, _details)
+    answer = call.client.get(f"{TASKS}/{part(task_id)}")
+    emit(answer, call.output, _details)
+    if call.output == "table" and (answer.body.get("spec") or {}).get("checkpoint_path"):
+        _checkpoints(call, answer.body)
 
 
 @tasks.command()
@@ -112,16 +124,22 @@ def logs(call: Invocation, task_id: str, follow: bool, tail: Optional[int], atte
         return
     log = decode(LogText, answer.body)
     pieces: list[str] = []
-    reader = LogReader(call.client, task_id, pieces.append)
+    reader = LogReader(call.client, task_id, pieces.append, log.attempt)
     reader.take(log)
     task = call.client.get(f"{TASKS}/{part(task_id)}").body
-    if has_ended(task) and log.attempt == task.get("attempt"):
+    newest = log.attempt == task.get("attempt")
+    if has_ended(task) and newest:
         reader.finish(task.get("log_tail"))
+    elif newest and not follow and task.get("status") == Status.RUNNING.value:
+        reader.catch_up()
     lines = "".join(pieces).splitlines(keepends=True)
-    _write("".join(lines if tail is None else lines[max(0, len(lines) - tail) :]))
+    with LogOutput() as output:
+        output.write("".join(lines if tail is None else lines[max(0, len(lines) - tail) :]))
+        if follow:
+            reader.write = output.write
+            ended = Watcher(call.client, task_id, log=reader).until_ended()
     if follow:
-        reader.attempt, reader.write = log.attempt, _write
-        say(end_sentence(Watcher(call.client, task_id, log=reader).until_ended().body))
+        say(end_sentence(ended.body))
 
 
 @tasks.command()
@@ -159,10 +177,6 @@ def why(call: Invocation, task_id: str) -> None:
     emit(call.client.get(f"{TASKS}/{part(task_id)}/why"), call.output, _why)
 
 
-def _write(text: str) -> None:
-    click.echo(text, nl=False)
-
-
 def _stop_sentence(task_id: str, body: Any) -> str:
     return end_sentence(body) if has_ended(body) else f"task {task_id} will be stopped"
 
@@ -181,6 +195,9 @@ def _detail(task: Any) -> str:
         words.append("node lost")
     if desired in ("stop", "delete") and phase != "stopping":
         words.append(f"to {desired}")
+    asleep = task.get("status") == Status.SLEEPING.value
+    if desired == ("run" if asleep else "sleep"):
+        words.append("to wake" if asleep else "to sleep")
     return ", ".join(words) or show.UNKNOWN
 
 
@@ -224,6 +241,15 @@ def _details(task: Any) -> None:
     if task.get("attempts"):
         click.echo()
         print_table(ATTEMPT_COLUMNS, task["attempts"], "no attempts")
+
+
+def _checkpoints(call: Invocation, task: Any) -> None:
+    """From where each attempt went on."""
+    query = {"task": task.get("id"), "kind": EventKind.CHECKPOINT_RESUME.value, "limit": 1000}
+    found = call.client.get(EVENTS, query).body.get("events") or []
+    if found:
+        click.echo()
+        print_table(CHECKPOINT_COLUMNS, found, "no checkpoints")
 
 
 def _why(body: Any) -> None:

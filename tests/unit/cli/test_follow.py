@@ -23,5 +23,6 @@ def test_what_was_shown_is_not_shown_again() -> None:
 
 def test_a_gap_at_the_end_is_said_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     reader = LogReader(cast(Client, None), "t1", lambda text: None)
-    assert not reader.take(LogText(1, 7, 7, ""))
+    gap = LogText(1, 7, 7, "")
+    assert [reader.take(gap), reader.take(gap)] == [True, False]
     assert reader.position == 7 and "[7 bytes of output are gone" in capsys.readouterr().err

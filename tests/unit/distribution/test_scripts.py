@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
+from runtime.artifacts import scripts
 from runtime.protocol.address import AddressError, parse_server_url
+from runtime.protocol.names import is_node_id
 from runtime.protocol.problems import Problem
 from runtime.server.services import builds
 
-HELPER = builds.templates_folder() / "_helper.py"
+HELPER = scripts.templates_folder() / "_helper.py"
 
 
 def helper(*arguments: str, key: str | bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -66,6 +69,7 @@ def test_a_host_that_a_shell_could_read_differently_is_refused(host: str) -> Non
         builds.server_url(None, "http", host)
     assert (refused.value.code, refused.value.status) == ("bad_parameter", 400)
     assert "Host header" in refused.value.detail
+    assert not host or host not in refused.value.detail, "the answer may be given to a shell"
 
 
 @pytest.mark.parametrize("url", ["ftp://a", "https://a/b", "https://$(x)", "//a"])
@@ -74,9 +78,9 @@ def test_a_wrong_public_url_is_named_as_the_setting(url: str) -> None:
         builds.server_url(url, "http", "good.example")
 
 
-@pytest.mark.parametrize("name", builds.SCRIPTS)
+@pytest.mark.parametrize("name", scripts.SCRIPTS)
 def test_scripts_name_their_server_and_leave_nothing_unrendered(name: str) -> None:
-    text = builds.script(name, "http://[2001:db8::1]:3333")
+    text = scripts.script(name, "http://[2001:db8::1]:3333")
     assert f"http://[2001:db8::1]:3333/{name}" in text
     assert "{%" not in text and "{{ " not in text and "{#" not in text
     # One compound command from the second line to the last byte: the shell runs all of it or nothing.
@@ -195,9 +199,18 @@ def test_a_key_file_that_is_not_there_is_usage() -> None:
         ("http://10.0.0.1/?a=b", "", None),
         ("http://10.0.0.1:port", "", None),
         ("http://[::1", "", None),
+        ("http://::1:3333", "", None),
+        ("::1", "", None),
+        ("fe80::5678", "", None),
+        ("http://[fd00::1]", "", "http://[fd00::1]"),
+        ("https://host/base/", "", "https://host/base"),
+        ("http://[beef]:3333", "", None),
+        ("http://[::ffff:8.8.8.8]:3333", "", None),
+        ("http://[::ffff:10.0.0.1]:3333", "", "http://[::ffff:10.0.0.1]:3333"),
         ("", "", None),
     ],
 )
+@pytest.mark.case("FC-052")
 def test_addresses_that_the_key_may_be_sent_to(url: str, allow: str, printed: str | None) -> None:
     done = helper("address", url, allow)
     assert (done.returncode, done.stdout.strip()) == ((0, printed) if printed else (2, ""))
@@ -207,3 +220,41 @@ def test_addresses_that_the_key_may_be_sent_to(url: str, allow: str, printed: st
     else:
         with pytest.raises(AddressError):
             parse_server_url(url, allow_plain_http=allow == "true")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "proxy: http://10.0.0.1:3128",
+        "proxy:   http://10.0.0.1:3128   # the site's",
+        "proxy: 'http://who:it''s@10.0.0.1:3128' # x",
+        'proxy: "http://who:\\u00e4#1@10.0.0.1:3128"',
+        'proxy: "a # b"',
+        "proxy: http://10.0.0.1:3128/#part",
+        "proxy: null",
+        "proxy: ~",
+        "proxy:",
+        "proxy: # none",
+        "other: x",
+        "#proxy: x",
+        "hardware:\n  proxy: x",
+    ],
+)
+def test_a_setting_is_read_as_the_agent_reads_it(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"labels: {{}}\n{line}\nnode_id: n\n")
+    wanted = yaml.safe_load(file.read_text()).get("proxy")
+    done = subprocess.run(
+        [sys.executable, "-Ic", HELPER.read_text(), "setting", "proxy"],
+        env={"BASE": str(file)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{wanted or ''}\n", "")
+
+
+@pytest.mark.parametrize(("value", "code"), [("gpu-1", 0), ("Not An Id", 2), ("-a", 2), ("a" * 64, 2), ("a\n", 2)])
+def test_a_node_id_is_looked_at_before_anything_is_changed(value: str, code: int) -> None:
+    assert is_node_id(value) is (code == 0)
+    assert helper("need_node_id", value).returncode == code
