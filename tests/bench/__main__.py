@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tests.bench.measure import Figure
 
-NAMES = ("heartbeat", "start", "rest")
+NAMES = ("heartbeat", "start", "rest", "reconcile", "memory")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

@@ -13,6 +13,7 @@ from tests.lab.control_plane import HETEROFLEET, ControlPlane
 from tests.lab.process import Progress, run, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILDS_KEPT = 6
 SOURCES = ("runtime/protocol", "runtime/agent", "runtime/artifacts", "setup.cfg", "templates")
 
 
@@ -35,7 +36,8 @@ def agent_builds(progress: Progress, arches: tuple[str, ...] = ("amd64",)) -> Pa
     folder = places.cache() / "builds" / f"{sources_digest()}-{'-'.join(arches)}"
     if (folder / "manifest.json").exists():
         return folder
-    for old in (places.cache() / "builds").glob("*"):
+    former = sorted((places.cache() / "builds").glob("*"), key=lambda old: old.stat().st_mtime)
+    for old in former[:-BUILDS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     places.make_folder(folder.parent)
     words = [HETEROFLEET, "artifacts", "build", "--out", str(folder)]

@@ -31,16 +31,20 @@ class ControlPlane:
         self,
         name: str = "control-plane",
         *,
-        listen: str = f"{places.HOST_ADDRESS}:3333",
-        doorbell: str = f"{places.HOST_ADDRESS}:3334",
+        listen: Optional[str] = None,
+        doorbell: Optional[str] = None,
         **settings: Any,
     ) -> None:
-        self.name = name
+        listen = listen or f"{places.HOST_ADDRESS}:{places.port()}"
+        # An empty one turns the doorbell off.
+        doorbell = f"{places.HOST_ADDRESS}:{places.port(1)}" if doorbell is None else doorbell
+        self.name = name if places.port() == 3333 else f"{name}-{places.port()}"
         self.listen = listen
         self.url = f"http://{listen}"
-        self.folder = places.state() / name
-        self._settings = {"listen": listen, "doorbell_listen": doorbell, **settings}
-        self._daemon = Daemon(name)
+        self.folder = places.state() / self.name
+        self.settings: dict[str, Any] = {"listen": listen, "doorbell_listen": doorbell, **settings}  # at its next start
+        self.run_options: tuple[str, ...] = ()  # of `heterofleet server run`, at its next start
+        self._daemon = Daemon(self.name)
 
     @property
     def key(self) -> str:
@@ -81,7 +85,7 @@ class ControlPlane:
         places.make_folder(self.builds_dir)
         if not self.key_file.exists():
             places.write_atomically(self.key_file, secrets.token_urlsafe(32).encode(), 0o600)
-        settings = {"state_dir": str(self.state_dir), "api_key_file": str(self.key_file), **self._settings}
+        settings = {"state_dir": str(self.state_dir), "api_key_file": str(self.key_file), **self.settings}
         # JSON is YAML, too.
         places.write_atomically(self.settings_file, json.dumps(settings, indent=1).encode(), 0o600)
 
@@ -91,7 +95,9 @@ class ControlPlane:
             return
         self.prepare()
         self._daemon.start(
-            [HETEROFLEET, "server", "run", "--config", str(self.settings_file)], self.ready, timeout=timeout
+            [HETEROFLEET, "server", "run", "--config", str(self.settings_file), *self.run_options],
+            self.ready,
+            timeout=timeout,
         )
         if not self.token_file.exists():
             # Two processes on one database need a name each.

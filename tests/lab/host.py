@@ -36,6 +36,8 @@ FOR_TESTS = {
     "curl": "curl",
     "ps": "procps",
     "runuser": "util-linux",
+    "setpriv": "util-linux",
+    "qemu-aarch64-static": "qemu-user-static",
 }
 
 

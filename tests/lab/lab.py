@@ -59,14 +59,19 @@ class Lab:
 
     @property
     def nodes(self) -> list[Node]:
-        return setup.existing()
+        """All nodes, or this user's share of them (``HF_LAB_NODES=4,5``: several people work on one lab)."""
+        share = places.share()
+        return [node for node in setup.existing() if share is None or node.index in share]
 
     def node(self, name: Union[str, int]) -> Node:
-        """By name (``hf-node-2``) or number (2)."""
-        for node in self.nodes:
-            if name in (node.name, node.index, str(node.index)):
+        """By name (``hf-node-2``) or place in the list (1 is the first)."""
+        nodes = self.nodes
+        if isinstance(name, int) and 1 <= name <= len(nodes):
+            return nodes[name - 1]
+        for node in nodes:
+            if name in (node.name, str(node.index)):
                 return node
-        raise LabError(f"no node {name}; there are: {', '.join(n.name for n in self.nodes) or 'none'}")
+        raise LabError(f"no node {name}; there are: {', '.join(n.name for n in nodes) or 'none'}")
 
     def load_image(self, nodes: Optional[Sequence[Node]] = None) -> None:
         """Put the task image into the nodes' engines again."""

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 NETWORK = "hf-lab"
 BRIDGE = "hf-lab"
@@ -34,6 +35,17 @@ def state() -> Path:
 
 def logs() -> Path:
     return cache() / "log"
+
+
+def share() -> Optional[set[int]]:
+    """The numbers of the nodes that this user works with (``HF_LAB_NODES``); None: all."""
+    said = os.environ.get("HF_LAB_NODES", "")
+    return {int(number) for number in said.split(",")} if said else None
+
+
+def port(offset: int = 0) -> int:
+    """A port for a control plane or another service of this user (``HF_LAB_PORT`` begins at 3333)."""
+    return int(os.environ.get("HF_LAB_PORT") or 3333) + offset
 
 
 def node_name(index: int) -> str:

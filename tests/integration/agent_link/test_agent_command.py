@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.agent.main import main
 from tests.integration.agent_link.stub_server import StubServer, beat_answer, problem, wait_until
 from tests.lab.cards import build
 from tests.lab.cards.state import default_state
@@ -156,6 +158,17 @@ def test_status_where_no_agent_is_is_3(tmp_path) -> None:
     assert done.returncode == 3 and json.loads(done.stdout) is None
 
 
+def test_status_that_may_not_look_does_not_say_that_there_is_no_agent(tmp_path, monkeypatch, capsys) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setenv("HETEROFLEET_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(Path, "open", denied)
+    assert main(["status"]) == 1
+    output, errors = capsys.readouterr()
+    assert output == "" and f"{tmp_path}/status.json cannot be read by this user" in errors
+
+
 def test_status_of_a_refused_agent_is_1_and_says_why(server: StubServer, tmp_path, start) -> None:
     server.answers[HEARTBEAT] = problem(401, "bad_api_key")
     child = start("--config", good_config(tmp_path, server.url))
@@ -203,7 +216,9 @@ def test_inventory_needs_nothing_and_shows_the_cards(tmp_path) -> None:
     report = json.loads(done.stdout)
     assert done.returncode == 0 and report["source"] == "nvml" and report["error"] is None
     assert report["classes"] == [{"class": "nvidia-h100-80gb-hbm3-80g", "count": 2}]
-    assert report["gpus"][0]["health"] == {"ok": True, "problems": []} and report["cannot"] == []
+    assert report["gpus"][0]["health"] == {"ok": True, "problems": []}
+    assert not any("accelerator" in sentence for sentence in report["cannot"])
+    assert isinstance(report["models"], list) and isinstance(report["engines"], list)
     assert not (tmp_path / "state").exists()
 
     state = default_state("n", 2)

@@ -12,9 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from runtime.agent.link.client import ServerClient, ca_bundle
+from runtime.agent.link.client import ServerClient
 from runtime.agent.link.errors import Unavailable
 from runtime.agent.settings import AgentSettings
+from runtime.protocol.credentials import ca_bundle
 from tests.integration.agent_link.stub_server import StubServer
 from tests.unit.agent_link.agent_stubs import StubIdentity
 
@@ -72,7 +73,7 @@ def test_a_private_ca_by_the_system_by_the_setting_and_not_at_all(secure, monkey
         ask(url)
     assert "\n" not in caught.value.why and not caught.value.answered
     ask(url, ca_file)
-    monkeypatch.setattr("runtime.agent.link.client.SYSTEM_CA_FILES", (ca_file,))
+    monkeypatch.setattr("runtime.protocol.credentials.SYSTEM_CA_FILES", (ca_file,))
     monkeypatch.setattr("ssl.get_default_verify_paths", lambda: ssl.DefaultVerifyPaths(*[None] * 6))
     ask(url)
 
@@ -86,7 +87,7 @@ def test_variables_do_not_change_whom_the_agent_believes(secure, monkeypatch) ->
 
 
 def test_the_library_s_list_is_the_last_resort(monkeypatch) -> None:
-    monkeypatch.setattr("runtime.agent.link.client.SYSTEM_CA_FILES", ("/nowhere",))
+    monkeypatch.setattr("runtime.protocol.credentials.SYSTEM_CA_FILES", ("/nowhere",))
     monkeypatch.setattr("ssl.get_default_verify_paths", lambda: ssl.DefaultVerifyPaths(*[None] * 6))
     assert ca_bundle(None) is None
     assert ca_bundle("/own.pem") == "/own.pem"

@@ -16,7 +16,8 @@ from runtime.agent.link.identity import Machine, take_identity
 from runtime.agent.loop import Loop
 from runtime.agent.notify import Notifier
 from runtime.agent.settings import AgentSettings
-from runtime.protocol.heartbeat import DockerState, Foreign, HeartbeatAnswer, Slots, TaskHealth
+from runtime.agent.tasks.orphans import Told
+from runtime.protocol.heartbeat import DockerState, Foreign, GpuHolder, HeartbeatAnswer, Slots, TaskHealth
 
 KEY = "0123456789abcdef"
 
@@ -56,6 +57,9 @@ class CountingExecutor:
     def slots(self) -> Slots:
         return Slots(64, 0)
 
+    def process_state(self) -> None:
+        return None
+
     def docker_state(self) -> DockerState:
         return DockerState(True, "20.10")
 
@@ -64,6 +68,15 @@ class CountingExecutor:
 
     def foreign(self) -> list[Foreign]:
         return []
+
+    def holders(self, processes: list[GpuHolder]) -> list[GpuHolder]:
+        return processes
+
+    def orphans(self) -> Told:
+        return Told([])
+
+    def disown(self) -> None:
+        self.told.append("disown")
 
     def undelivered(self) -> int:
         return 0
@@ -94,18 +107,21 @@ def whole_agent(
     detectors: Sequence[Any] = (),
     environ: Optional[dict[str, str]] = None,
     refused_s: Optional[float] = None,
+    runner: Optional[ToolRunner] = None,
     **settings: Any,
 ) -> tuple[Agent, CountingExecutor, CountingInstructions]:
     node_id = settings.pop("node_id", None)
     made = AgentSettings(server_url=url, api_key=KEY, state_dir=str(state_dir), node_id=node_id, **settings)
     identity = take_identity(state_dir, node_id, machine=Machine("节点-é-1", "fingerprint", "boot-1-abcdef"))
     client = ServerClient(made, identity, **(limits or {}))
-    runner = ToolRunner(deadline_s=2.0)
+    runner = runner or ToolRunner(deadline_s=2.0)
     inventory = Inventory(list(detectors), runner, node_id=identity.node_id, state_dir=state_dir)
     reader = HostReader(server=(client.address.host, client.address.port), mgmt_addr=None, paths=[str(state_dir)])
     tasks, instructions = executor or CountingExecutor(), CountingInstructions()
     agent = Agent(
-        Parts(made, identity, client, inventory, HostWatch(reader), tasks, instructions, Notifier(environ or {}))
+        Parts(
+            made, identity, client, inventory, HostWatch(reader), tasks, instructions, notifier=Notifier(environ or {})
+        )
     )
     if refused_s is not None:
         agent.heartbeats._refused_s = refused_s

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -22,10 +21,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.integration.task_calls import TaskCalls
+from tests.integration.waiting import until
 from tests.lab import engine, task_image
 from tests.lab.process import run
 
 BIN = Path(sys.executable).parent
+UNIT = Path(__file__).parents[3] / "templates" / "heterofleet-agent.service.j2"
+HEAPS = UNIT.read_text().partition("Environment=MALLOC_ARENA_MAX=")[2].split()[0]
 ENDED = ("completed", "failed", "stopped", "cancelled")
 
 
@@ -33,18 +36,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_until(what: str, probe: Callable[[], Any], timeout: float = 30) -> Any:
-    """The first true value of ``probe``."""
-    end = time.monotonic() + timeout
-    while True:
-        value = probe()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout:g} s: {what}")
-        time.sleep(0.05)
 
 
 class Proxy:
@@ -106,7 +97,7 @@ class Proxy:
         self._http.server_close()
 
 
-class Plane:
+class Plane(TaskCalls):
     """``heterofleet server run`` on SQLite, on loopback."""
 
     def __init__(self, folder: Path) -> None:
@@ -132,7 +123,7 @@ class Plane:
         self._process = subprocess.Popen(
             [BIN / "heterofleet", "server", "run", "--config", self._settings], stdout=self._log, stderr=self._log
         )
-        wait_until("the control plane is ready", self._ready)
+        until("the control plane is ready", self._ready)
         made = run([str(BIN / "heterofleet"), "server", "token", "create", "--config", str(self._settings)]
                    + ["--name", "test", "--role", "admin"])  # fmt: skip
         self._token = made.stdout.strip().splitlines()[-1]
@@ -149,24 +140,12 @@ class Plane:
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
 
-    def submit(self, node_id: str, *command: str, **spec: Any) -> str:
-        task_id = f"t-{secrets.token_hex(5)}"
-        body = {"id": task_id, "name": task_id, "image": task_image.NAME, "command": list(command), "node_id": node_id}
-        status, answer = self.call("POST", "/tasks", {**body, **spec})
-        assert status == 201, answer
-        return task_id
-
-    def task(self, task_id: str) -> dict[str, Any]:
-        status, body = self.call("GET", f"/tasks/{task_id}")
-        assert status == 200, body
-        return dict(body)
-
     def ended(self, task_id: str, timeout: float = 60) -> dict[str, Any]:
-        wait_until(f"{task_id} ends: {self.task(task_id)}", lambda: self.task(task_id)["status"] in ENDED, timeout)
+        until(f"{task_id} ends: {self.task(task_id)}", lambda: self.task(task_id)["status"] in ENDED, timeout)
         return self.task(task_id)
 
     def phase(self, task_id: str, phase: str, timeout: float = 30) -> dict[str, Any]:
-        wait_until(f"{task_id} is {phase}: {self.task(task_id)}", lambda: self.task(task_id)["phase"] == phase, timeout)
+        until(f"{task_id} is {phase}: {self.task(task_id)}", lambda: self.task(task_id)["phase"] == phase, timeout)
         return self.task(task_id)
 
     def stop_task(self, task_id: str) -> None:
@@ -191,7 +170,7 @@ class Agent:
     """``heterofleet-agent run`` behind a proxy; its node's name is its own."""
 
     def __init__(self, plane: Plane, folder: Path, **settings: Any) -> None:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self.plane = plane
         self.folder = folder
         self.node_id = f"n-{secrets.token_hex(4)}"
@@ -213,11 +192,12 @@ class Agent:
         self._settings.chmod(0o600)
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
-        wait_until("the node is registered", lambda: plane.call("GET", f"/nodes/{self.node_id}")[0] == 200)
+        until("the node is registered", lambda: plane.call("GET", f"/nodes/{self.node_id}")[0] == 200)
 
     def start(self) -> None:
         with self.log.open("a") as log:
-            environ = {**os.environ, "DOCKER_API_VERSION": "1.12", "HTTP_PROXY": "http://127.0.0.1:9"}
+            as_installed = {"MALLOC_ARENA_MAX": HEAPS}
+            environ = {**os.environ, **as_installed, "DOCKER_API_VERSION": "1.12", "HTTP_PROXY": "http://127.0.0.1:9"}
             self._process = subprocess.Popen(
                 [BIN / "heterofleet-agent", "run", "--config", self._settings], stdout=log, stderr=log, env=environ
             )
@@ -256,7 +236,7 @@ class Agent:
             found = self.container(task_id)
             return found if found and found["State"]["Running"] else None
 
-        return dict(wait_until(f"{task_id} runs", look))
+        return dict(until(f"{task_id} runs", look))
 
     def logs(self, task_id: str) -> str:
         """All that the container printed, by Docker's own client."""
@@ -264,7 +244,7 @@ class Agent:
         return run(["docker", "logs", found["Id"]], check=False).stdout if found else ""
 
     def gone(self, task_id: str) -> None:
-        wait_until(f"the container of {task_id} is gone", lambda: self.container(task_id) is None)
+        until(f"the container of {task_id} is gone", lambda: self.container(task_id) is None)
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -33,8 +33,8 @@ def make_agent(plane: Plane, tmp_path: Path) -> Iterator[Callable[..., Agent]]:
     """An agent of the test's own, with settings of its own."""
     made: list[Agent] = []
 
-    def make(**settings: Any) -> Agent:
-        made.append(Agent(plane, tmp_path / f"agent-{len(made)}", **settings))
+    def make(folder: Path | None = None, **settings: Any) -> Agent:
+        made.append(Agent(plane, folder or tmp_path / f"agent-{len(made)}", **settings))
         return made[-1]
 
     yield make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -15,11 +16,19 @@ MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
 
 class StubRegistry:
-    """``error``: (HTTP status, registry code, message) for every manifest. ``stall``: layers stop half-way."""
+    """``error``: (HTTP status, registry code, message) for every manifest. ``stall``: layers stop half-way until
+    ``release`` is set. ``at``: where it listens; port 0 is any that is free."""
 
-    def __init__(self, image: Image, *, error: tuple[int, str, str] | None = None, stall: bool = False) -> None:
+    def __init__(
+        self,
+        image: Image,
+        *,
+        error: tuple[int, str, str] | None = None,
+        stall: bool = False,
+        at: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
         self.release = threading.Event()
-        self.manifests = 0
+        self.manifests = self.stalled = 0
         self.headers: list[dict[str, str]] = []
         config = image.config()
         layers = [images.gzip.compress(layer) for layer in image.layers]
@@ -68,20 +77,23 @@ class StubRegistry:
                 self.end_headers()
                 if self.command == "HEAD":
                     return
-                if stall:
+                if stall and not stub.release.is_set():
                     self.wfile.write(body[: len(body) // 2])
                     self.wfile.flush()
+                    stub.stalled += 1
                     stub.release.wait(120)
                     self.close_connection = True
+                    with contextlib.suppress(OSError):  # who asked may have left
+                        self.wfile.write(body[len(body) // 2 :])
                     return
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(at, Handler)
         self._http.daemon_threads = True
-        self.address = f"127.0.0.1:{self._http.server_address[1]}"
+        self.address = f"{at[0]}:{self._http.server_address[1]}"
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
 
     def __enter__(self) -> StubRegistry:

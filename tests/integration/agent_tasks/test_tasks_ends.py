@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.agent_tasks.agent_bench import Agent, Plane, wait_until
+from tests.integration.agent_tasks.agent_bench import Agent, Plane
+from tests.integration.waiting import until
 from tests.lab import engine
 
 
@@ -109,7 +110,7 @@ def test_stop_before_the_start(plane: Plane, agent: Agent) -> None:
     agent.proxy.rule = lambda method, path, body: 503 if method == "PUT" else None
     try:
         task_id = agent.submit("forever")
-        wait_until(
+        until(
             "the claim was sent", lambda: any(b.get("from_status") == "scheduled" for b in agent.proxy.puts("running"))
         )
         plane.stop_task(task_id)
@@ -147,8 +148,8 @@ def resident_kib(pid: int) -> int:
 def test_health_probe_makes_it_ready(plane: Plane, agent: Agent) -> None:
     probe = {"type": "http", "port": 8080, "interval_s": 0.2}
     task_id = agent.submit("serve", "8080", "2", "forever", health=probe)
-    wait_until("it is loading", lambda: plane.task(task_id)["phase"] == "loading")
-    wait_until("it is ready", lambda: plane.task(task_id)["ready"] is True)
+    until("it is loading", lambda: plane.task(task_id)["phase"] == "loading")
+    until("it is ready", lambda: plane.task(task_id)["ready"] is True)
     assert plane.task(task_id)["phase"] == "running"
     plane.stop_task(task_id)
     assert plane.ended(task_id)["status"] == "stopped"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.agent_tasks.agent_bench import Agent, Plane, wait_until
+from tests.integration.agent_tasks.agent_bench import Agent, Plane
+from tests.integration.waiting import until
 from tests.lab import engine
 
 
@@ -87,12 +88,12 @@ def test_an_engine_that_is_away_is_no_end(plane: Plane, make_agent: Callable[...
         plane.phase(task_id, "running")
     before = {task_id: agent.running(task_id)["Id"] for task_id in running}
     gate.shut()
-    wait_until("the heartbeat says so", lambda: docker_of(agent).get("available") is False)
+    until("the heartbeat says so", lambda: docker_of(agent).get("available") is False)
     assert "does not answer" in str(docker_of(agent)["error"])
     late = agent.submit("exit", "0")
     reconciled = len(agent.proxy.seen)
-    wait_until("the program has ended", lambda: not (agent.container(ending) or {})["State"]["Running"])
-    wait_until("some beats pass", lambda: len(agent.proxy.seen) > reconciled + 4)
+    until("the program has ended", lambda: not (agent.container(ending) or {})["State"]["Running"])
+    until("some beats pass", lambda: len(agent.proxy.seen) > reconciled + 4)
     for task_id in running:
         task = plane.task(task_id)
         assert (task["status"], task["attempt"], task["phase"]) == ("running", 1, "running")

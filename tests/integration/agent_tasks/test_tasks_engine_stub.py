@@ -103,6 +103,7 @@ def chunks(*pieces: bytes, then: Callable[[BaseHTTPRequestHandler], None] = lamb
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
+        handler.send_header("Connection", "close")  # else the next request may meet this one's end
         handler.end_headers()
         for piece in pieces:
             handler.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
@@ -133,6 +134,20 @@ def test_an_engine_that_wants_another_version_is_away(stub: Stub, monkeypatch: p
     assert stub.asked[-1][1].startswith("/v1.44/")
 
 
+def test_an_engine_that_goes_down_says_nothing(stub: Stub) -> None:
+    """A Docker that was restarted ended the programs, and answered over its old connections meanwhile: their ends
+    were called the programs' own, and nothing was started again. No connection is kept: each answer is a proof."""
+    stub.on("GET", "/containers/json", 200, [])
+    stub.on("GET", "/networks/bridge", 200, {"Created": "2026-01-02T03:04:05Z"})
+    assert stub.driver.list_own() == []
+    assert stub.driver.started_at() == "2026-01-02T03:04:05Z"
+    stub.close()  # what is connected would still be served
+    with pytest.raises(EngineUnavailable):
+        stub.driver.list_own()
+    with pytest.raises(EngineUnavailable):
+        stub.driver.started_at()
+
+
 def test_errors_have_kinds(stub: Stub, tmp_path: Path) -> None:
     stub.on("GET", "/containers/a/json", 404, {"message": "No such container: a"})
     stub.on("POST", "/containers/b/start", 500, {"message": "driver failed: port is already allocated"})
@@ -143,6 +158,10 @@ def test_errors_have_kinds(stub: Stub, tmp_path: Path) -> None:
         stub.driver.start("b")
     with pytest.raises(EngineUnavailable, match="shutting down"):
         stub.driver.inspect("c")
+    words = "Error while dialing dial unix /run/containerd/containerd.sock: connect: connection refused: unavailable"
+    stub.on("POST", "/containers/d/start", 500, {"message": words})
+    with pytest.raises(EngineUnavailable, match="containerd"):
+        stub.driver.start("d")
     with pytest.raises(EngineUnavailable, match="does not answer"):
         DockerDriver(f"unix://{tmp_path}/nothing.sock").list_own()
 
@@ -164,10 +183,15 @@ def test_a_silent_call_ends(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_log_frames_torn_anywhere(stub: Stub) -> None:
-    frame = struct.pack(">BxxxL", 1, 6) + b"first\n" + struct.pack(">BxxxL", 2, 7) + b"second\n"
-    stub.on("GET", "/logs", 200, chunks(*(bytes([byte]) for byte in frame)))
-    assert stub.driver.log_tail("a", 65536) == b"first\nsecond\n"
-    assert stub.driver.log_tail("a", 4) == b"ond\n"
+    stamped = (b"2026-11-30T01:02:38.862400313Z first\n", b"2026-11-30T01:02:38.862400314Z second\n")
+    frames = b"".join(struct.pack(">BxxxL", number + 1, len(text)) + text for number, text in enumerate(stamped))
+    stub.on("GET", "/logs", 200, chunks(*(bytes([byte]) for byte in frames)))
+    rest = stub.driver.log_rest("a", 65536)
+    assert (rest.data, rest.size, rest.whole) == (b"first\nsecond\n", 13, True)
+    assert (stub.driver.log_rest("a", 4).data, stub.driver.log_rest("a", 4).size) == (b"ond\n", 13)
+    pieces = list(stub.driver.log_follow("a", "1 2026-11-30T01:02:38.862400313Z 1 2", lambda close: None))
+    assert [piece.data for piece in pieces] == [b"rst\n", b"second\n"]
+    assert pieces[-1].mark(7) == rest.mark
 
 
 def test_a_stream_that_breaks_is_not_one_that_is_silent(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +231,16 @@ def test_a_pull_reports_progress_and_its_error(stub: Stub) -> None:
     assert (progress.layers_done, progress.layers, progress.bytes) == (1, 2, 700)
     assert "fromImage=reg.local%3A5000%2Fa&tag=1" in stub.asked[-1][1]
     assert "X-Registry-Auth" not in stub.asked[-1][2]
+
+
+@pytest.mark.parametrize("password", ["error", "hunter2hunter2"])
+def test_a_pulls_error_is_seen_whatever_the_password_is(stub: Stub, password: str) -> None:
+    """The password was masked in the engine's line before it was read, and one that spells a member's name hid it."""
+    stub.on("POST", "/images/create", 200, chunks(lines({"error": f"denied: no access with {password}"})))
+    pull = stub.driver.images.pull("reg.local:5000/a:1", RegistryAuth("reg.local:5000", "u", password), 60, 60)
+    with pytest.raises(PullFailed, match="denied: no access with") as failed:
+        pull.run()
+    assert password not in f"{failed.value}{pull.tail}"
 
 
 def test_a_pull_that_repeats_itself_makes_no_progress(stub: Stub) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from runtime.agent.drivers.docker import DockerDriver
 from runtime.agent.instructions.images import same_repository
-from tests.integration.agent_tasks.agent_bench import Agent, Plane, wait_until
+from tests.integration.agent_tasks.agent_bench import Agent, Plane
 from tests.integration.agent_tasks.stub_registry import StubRegistry
+from tests.integration.waiting import until
 from tests.lab import Lab, engine, task_image
 
 IMAGE = task_image.image()
@@ -109,7 +110,7 @@ def test_a_digest_that_is_here_is_not_pulled(plane: Plane, agent: Agent) -> None
     assert not images.present(tagged)
     status, request = plane.call("POST", "/image-requests", {"node_id": agent.node_id, "op": "check", "image": digest})
     assert status in (201, 202), request
-    done = wait_until("the check is answered", lambda: look(plane, request["id"], ("succeeded", "failed")))
+    done = until("the check is answered", lambda: look(plane, request["id"], ("succeeded", "failed")))
     assert done["result"]["present"] is True
 
 
@@ -125,14 +126,14 @@ def test_image_instructions(plane: Plane, agent: Agent) -> None:
         name = f"{registry.address}/team/{fresh()}:1"
         for op, expected in (("check", False), ("pull", True), ("check", True)):
             _, request = plane.call("POST", "/image-requests", {"node_id": agent.node_id, "op": op, "image": name})
-            done = wait_until(op, lambda: look(plane, request["id"], ("succeeded", "failed")))  # noqa: B023
+            done = until(op, lambda: look(plane, request["id"], ("succeeded", "failed")))  # noqa: B023
             assert done["result"]["present"] is expected, done
         body = {"node_id": agent.node_id, "op": "check", "image": name[:-1] + "other", "match": "repository"}
         _, request = plane.call("POST", "/image-requests", body)
-        done = wait_until("repository", lambda: look(plane, request["id"], ("succeeded", "failed")))
+        done = until("repository", lambda: look(plane, request["id"], ("succeeded", "failed")))
         assert name in done["result"]["images"]
     _, request = plane.call("POST", "/image-requests", {"node_id": agent.node_id, "op": "pull", "image": name + "x"})
-    done = wait_until("a pull that fails", lambda: look(plane, request["id"], ("failed",)), 60)
+    done = until("a pull that fails", lambda: look(plane, request["id"], ("failed",)), 60)
     assert "refused" in str(done["error"])
 
 
@@ -155,7 +156,7 @@ def test_a_full_disk_hands_the_task_back(plane: Plane, make_agent: Callable[...,
     agent = make_agent(disk_min_free_mib=10**9)
     with StubRegistry(IMAGE.plus({"x": secrets.token_bytes(16)})) as registry:
         task_id = agent.submit("exit", "0", image=f"{registry.address}/{fresh()}:1")
-        wait_until("it was handed back", lambda: "disk_full" in str(plane.task(task_id)["attempts"]))
+        until("it was handed back", lambda: "disk_full" in str(plane.task(task_id)["attempts"]))
     task = plane.task(task_id)
     assert (task["status"], task["starts"], agent.container(task_id)) == ("pending", 0, None)
     assert "disk_min_free_mib" in task["attempts"][0]["error"]

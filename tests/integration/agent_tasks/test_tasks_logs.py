@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from tests.integration.agent_tasks.agent_bench import Agent, Plane, wait_until
-
-
-class Reader:
-    """Reads a task's log as a follower does: again and again, from where it is."""
-
-    def __init__(self, plane: Plane, task_id: str) -> None:
-        self._plane = plane
-        self._path = f"/tasks/{task_id}/logs?follow=true&from="
-        self.text = ""
-        self.at = 0
-        self.dropped = 0
-
-    def has(self, word: str) -> bool:
-        status, body = self._plane.call("GET", self._path + str(self.at))
-        assert status == 200, body
-        assert body["from"] - body["dropped"] in (self.at, body["from"])
-        self.dropped += max(0, body["from"] - self.at)
-        self.text += body["data"]
-        self.at = body["to"]
-        return word in self.text
+from tests.integration.agent_tasks.agent_bench import Agent, Plane
+from tests.integration.logs.reading import Reader
+from tests.integration.waiting import until
 
 
 def test_a_follower_sees_lines_as_they_come(plane: Plane, agent: Agent) -> None:
     task_id = agent.submit("print", "before", "lines", "1000", "0.3")
     plane.phase(task_id, "running")
     reader = Reader(plane, task_id)
-    wait_until("line 12 comes", lambda: reader.has("line 12\n"))
+    until("line 12 comes", lambda: reader.has("line 12\n"))
     assert reader.text.startswith("before\nline 1\nline 2\n")
     assert reader.text.split("\n")[1:13] == [f"line {number}" for number in range(1, 13)]
     assert reader.dropped == 0
@@ -40,9 +22,9 @@ def test_a_follower_sees_lines_as_they_come(plane: Plane, agent: Agent) -> None:
 def test_a_backlog_is_cut_and_said(plane: Plane, agent: Agent) -> None:
     task_id = agent.submit("bytes", str(3 * 1024 * 1024), "print", "here", "forever")
     plane.phase(task_id, "running")
-    wait_until("all is printed", lambda: "here" in agent.logs(task_id)[-10:])
+    until("all is printed", lambda: "here" in agent.logs(task_id)[-10:])
     reader = Reader(plane, task_id)
-    wait_until("the end comes", lambda: reader.has("here\n"))
+    until("the end comes", lambda: reader.has("here\n"))
     assert reader.at == 3 * 1024 * 1024 + 5
     assert reader.dropped > 2 * 1024 * 1024
     plane.stop_task(task_id)

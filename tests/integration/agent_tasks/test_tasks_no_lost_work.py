@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.agent_tasks.agent_bench import Agent, Plane, wait_until
+from tests.integration.agent_tasks.agent_bench import Agent, Plane
+from tests.integration.waiting import until
 from tests.lab import engine
+from tests.lab.process import run
 
 
 def is_claim(method: str, body: Any) -> bool:
@@ -45,7 +47,7 @@ def test_killed_after_the_claim_was_sent(plane: Plane, make_agent: Callable[...,
     agent = make_agent()
     agent.proxy.rule = lambda method, path, body: "drop" if is_claim(method, body) else None
     task_id = agent.submit("print", "once", "exit", "0")
-    wait_until("the claim is stored", lambda: plane.task(task_id)["status"] == "running")
+    until("the claim is stored", lambda: plane.task(task_id)["status"] == "running")
     agent.kill()
     agent.proxy.rule = lambda method, path, body: None
     agent.start()
@@ -62,7 +64,8 @@ def test_a_container_outlives_its_killed_agent(plane: Plane, make_agent: Callabl
     agent.start()
     plane.phase(task_id, "running")
     assert agent.running(task_id)["Id"] == before["Id"]
-    engine.docker("exec", before["Id"], "kill", "-USR1", "1")
+    # Its end may take the command along that brings it about.
+    run(["docker", "exec", before["Id"], "kill", "-USR1", "1"], check=False)
     task = plane.ended(task_id)
     assert (task["status"], task["exit_code"], task["reason"]) == ("failed", 138, "signalled")
 
@@ -98,12 +101,12 @@ def test_the_container_stays_until_its_end_is_delivered(plane: Plane, make_agent
     agent = make_agent()
     agent.proxy.rule = lambda method, path, body: 503 if is_report(method, body) else None
     task_id = agent.submit("exit", "5")
-    wait_until("three reports were refused", lambda: len(agent.proxy.puts("failed")) >= 3)
+    until("three reports were refused", lambda: len(agent.proxy.puts("failed")) >= 3)
     found = agent.container(task_id)
     assert found is not None and found["State"]["Status"] == "exited"
     agent.kill()
     agent.start()
-    wait_until("it is tried again after a restart", lambda: len(agent.proxy.puts("failed")) >= 5)
+    until("it is tried again after a restart", lambda: len(agent.proxy.puts("failed")) >= 5)
     assert agent.container(task_id) is not None
     assert plane.task(task_id)["status"] == "running"
     agent.proxy.rule = lambda method, path, body: None
@@ -141,7 +144,7 @@ def test_a_lost_journal_is_made_up_for_by_the_labels(plane: Plane, make_agent: C
     for path in (agent.folder / "state").glob("journal.db*"):
         path.unlink()
     agent.start()
-    wait_until("it is taken over", lambda: "taken over from its container" in agent.log.read_text())
+    until("it is taken over", lambda: "taken over from its container" in agent.log.read_text())
     assert agent.running(task_id)["Id"] == before
     plane.stop_task(task_id)
     assert plane.ended(task_id)["reason"] == "stopped_by_operator"
@@ -180,7 +183,7 @@ def test_a_task_that_was_deleted_by_force_is_stopped(plane: Plane, make_agent: C
     agent.running(task_id)
     status, _ = plane.call("DELETE", f"/tasks/{task_id}?force=true")
     assert status == 204
-    wait_until("it is gone after three proofs", lambda: agent.container(task_id) is None, 60)
+    until("it is gone after three proofs", lambda: agent.container(task_id) is None, 60)
 
 
 def test_another_planes_containers_are_foreign(plane: Plane, make_agent: Callable[..., Agent]) -> None:
@@ -202,12 +205,12 @@ def test_another_planes_containers_are_foreign(plane: Plane, make_agent: Callabl
                    for entry in body.get("foreign") or ()]  # fmt: skip
         return any((entry["container_id"], entry["gpus"]) == (container, ["GPU-9"]) for entry in entries)
 
-    wait_until("the heartbeat tells of it and of its card", told)
+    until("the heartbeat tells of it and of its card", told)
     assert engine.docker("inspect", "-f", "{{.State.Running}}", container) == "true"
 
 
 def test_nothing_listens(make_agent: Callable[..., Agent]) -> None:
     agent = make_agent()
-    wait_until("it beats", lambda: any("heartbeat" in path for _, path, _ in agent.proxy.seen))
+    until("it beats", lambda: any("heartbeat" in path for _, path, _ in agent.proxy.seen))
     sockets = subprocess.run(["ss", "-Hltnup"], capture_output=True, text=True, check=True).stdout
     assert f"pid={agent.pid}," not in sockets

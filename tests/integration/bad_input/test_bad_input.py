@@ -475,7 +475,7 @@ ROWS = (
     Row("database without its tables", database_without_a_table, 78, ("not a database of ours", "no such table")),
     Row("database on a full disk", database_on_a_full_disk, 73, ("cannot be written", "full", "free space")),
     Row("database server away", database_server_is_away, 69, ("does not take the connection", "check database_url")),
-    Row("agent's used state on a full disk", used_state_on_a_full_disk, 73, ("cannot be written", "free space")),
+    Row("agent's used state on a full disk", used_state_on_a_full_disk, 73, ("state", "free some space")),
     Row(
         "agent's state on a full disk",
         state_on_a_full_disk,

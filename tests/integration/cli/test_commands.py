@@ -131,6 +131,18 @@ def test_a_name_cannot_steer_the_terminal(cli: Cli, plane: ScriptedPlane) -> Non
     assert "[red]" in shown
 
 
+def test_a_task_with_checkpoints_tells_from_where_each_attempt_went_on(cli: Cli, plane: ScriptedPlane) -> None:
+    task = {**TASK, "spec": {**TASK["spec"], "checkpoint_path": "/ck"}}
+    plane.on("GET", "/api/v1/tasks/t1", reply(task))
+    said = "goes on from /ck/step_100 (marker, step 100); rejected: /ck/step_200: is empty"
+    plane.on("GET", "/api/v1/events", reply({"events": [{"id": 7, "attempt": 2, "detail": said}]}))
+    shown = " ".join(cli("tasks", "show", "t1").stdout.split())
+    assert "2 goes on from /ck/step_100 (marker, step 100); rejected: /ck/step_200: is empty" in shown
+    assert plane.asked[-1].query == {"task": [TASK["id"]], "kind": ["checkpoint_resume"], "limit": ["1000"]}
+    assert json.loads(cli("tasks", "show", "t1", "-o", "json").stdout) == task
+    assert plane.asked[-1].path == "/api/v1/tasks/t1"
+
+
 def test_the_rest_of_a_long_list_is_said_beside_it(cli: Cli, plane: ScriptedPlane) -> None:
     body = {"tasks": [TASK], "next_cursor": "abc"}
     plane.on("GET", "/api/v1/tasks", reply(body))
@@ -448,6 +460,9 @@ def test_logs_are_followed_to_the_end(cli: Cli, plane: ScriptedPlane) -> None:
         (("nodes", "uncordon", "n1"), "POST", "/api/v1/nodes/n1/uncordon", None),
         (("nodes", "release", "n1", "--yes"), "POST", "/api/v1/nodes/n1/release", None),
         (("tasks", "stop", "t1"), "POST", "/api/v1/tasks/t1/stop", None),
+        (("tasks", "sleep", "t1"), "POST", "/api/v1/tasks/t1/sleep", None),
+        (("tasks", "wake", "t1"), "POST", "/api/v1/tasks/t1/wake", None),
+        (("tasks", "reschedule", "t1"), "POST", "/api/v1/tasks/t1/reschedule", None),
         (("tasks", "delete", "t1", "--yes"), "DELETE", "/api/v1/tasks/t1", None),
     ],
 )
@@ -469,6 +484,37 @@ def test_stop_waits_for_the_end(cli: Cli, plane: ScriptedPlane) -> None:
     assert "task t1 stopped (stopped_by_operator)" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("action", "now", "then", "code", "sentence"),
+    [
+        ("sleep", "running", "sleeping", 0, "task t1 is sleeping on gpu-a"),
+        ("sleep", "running", "completed", 1, "task t1 completed"),
+        ("wake", "sleeping", "running", 0, "task t1 is running on gpu-a"),
+        ("wake", "sleeping", "failed", 1, "task t1 failed"),
+        ("reschedule", "pending", "running", 0, "task t1 is running on gpu-a"),
+        ("reschedule", "pending", "cancelled", 1, "task t1 cancelled"),
+        ("wake", "sleeping", "sleeping", 7, "has not been woken within 1 s"),
+    ],
+)
+def test_waiting_for_sleep_wake_and_reschedule(
+    cli: Cli, plane: ScriptedPlane, action: str, now: str, then: str, code: int, sentence: str
+) -> None:
+    """Ended instead is a failure, whatever the end."""
+    task = {**TASK, "id": "t1", "node_id": "gpu-a", "reason": None}
+    plane.on("POST", f"/api/v1/tasks/t1/{action}", reply({**task, "status": now}, 202))
+    plane.on("GET", "/api/v1/tasks/t1", reply({**task, "status": now}), reply({**task, "status": then}))
+    done = cli("tasks", action, "t1", *(("--wait-timeout", "1s") if code == 7 else ("--wait",)))
+    assert (done.returncode, done.stdout) == (code, "")
+    assert sentence in done.stderr
+
+
+def test_json_after_waiting_is_the_state_that_was_waited_for(cli: Cli, plane: ScriptedPlane) -> None:
+    plane.on("POST", "/api/v1/tasks/t1/sleep", reply({**TASK, "id": "t1", "status": "running"}, 202))
+    plane.on("GET", "/api/v1/tasks/t1", reply({**TASK, "id": "t1", "status": "sleeping"}))
+    done = cli("tasks", "sleep", "t1", "--wait", "-o", "json")
+    assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "sleeping")
+
+
 def test_a_forced_delete(cli: Cli, plane: ScriptedPlane) -> None:
     plane.on("DELETE", "/api/v1/tasks/t1", Reply(204))
     done = cli("tasks", "delete", "t1", "--force", "--yes", "-o", "json")
@@ -486,3 +532,30 @@ def test_the_version(cli: Cli) -> None:
     done = cli("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("heterofleet, version ")
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "path", "body"),
+    [
+        (("release", "gpu-a"), "POST", "/api/v1/nodes/gpu-a/release", NODE),
+        (("delete", "gpu-a"), "DELETE", "/api/v1/nodes/gpu-a", None),
+    ],
+)
+def test_a_name_is_given_up_only_after_a_yes(
+    cli: Cli, plane: ScriptedPlane, words: tuple[str, ...], method: str, path: str, body: Any
+) -> None:
+    plane.on(method, path, reply(body) if body is not None else Reply(204))
+    assert cli("nodes", *words).returncode == 8, "nobody can answer"
+    assert plane.asked == []
+    done = cli("nodes", *words, "--yes", "-o", "json")
+    assert done.returncode == 0 and [asked.path for asked in plane.asked] == [path]
+    assert (json.loads(done.stdout) if body is not None else done.stdout) == (body if body is not None else "")
+    plane.on(method, path, problem("node_online", "it is online"))
+    refused = cli("nodes", *words, "--yes")
+    assert refused.returncode == 6 and "node_online" in refused.stderr
+
+
+def test_a_drain_says_until_when_and_what_then(cli: Cli, plane: ScriptedPlane) -> None:
+    plane.on("POST", "/api/v1/nodes/gpu-a/drain", reply(NODE))
+    assert cli("nodes", "drain", "gpu-a", "--reason", "new disk", "--deadline", "2h", "--then", "stop").returncode == 0
+    assert plane.asked[0].body == {"reason": "new disk", "deadline_s": 7200.0, "then": "stop"}

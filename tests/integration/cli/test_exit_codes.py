@@ -17,7 +17,7 @@ DONE = {**TASK, "status": "completed", "exit_code": 0}
 def test_0_done(cli: Cli, plane: ScriptedPlane) -> None:
     plane.on("GET", "/api/v1/nodes", reply({"nodes": []}))
     done = cli("nodes", "list")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no node has registered yet\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no node is registered\n")
 
 
 def test_1_the_answer_is_not_what_was_asked_for(cli: Cli, plane: ScriptedPlane) -> None:
@@ -104,6 +104,7 @@ def test_4_the_name_is_unknown(cli: Cli) -> None:
     assert "https://no-such-host.invalid:3333" in done.stderr
 
 
+@pytest.mark.case("FC-054")
 def test_4_it_takes_the_request_and_never_answers(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = cli(

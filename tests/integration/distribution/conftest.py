@@ -17,6 +17,11 @@ from runtime.protocol.manifest import ARCHITECTURES
 from runtime.server.app import assemble
 from runtime.server.parts import build_parts
 from runtime.server.settings import ServerSettings
+from tests.integration.distribution.site import KEY as KEY_FILE
+from tests.integration.distribution.site import SCRIPT, Site
+from tests.integration.distribution.updating import make_kinds
+from tests.lab import Lab, Node, places
+from tests.lab.control_plane import ControlPlane
 from tests.lab.fixtures import *  # noqa: F403
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,6 +70,12 @@ def builds(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def kinds(sources: Path, builds: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Kind of build (see updating.KINDS, and "first" for ``builds``) -> its folder."""
+    return {"first": builds, **make_kinds(sources, tmp_path_factory.mktemp("kinds"))}
+
+
 @dataclass
 class Served:
     """A control plane in this process: its address and the folder that it hands builds out of."""
@@ -81,7 +92,8 @@ def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     parts = build_parts(ServerSettings(api_key=KEY, state_dir=str(base / "state"), builds_dir=str(folder)))
     parts.start()
     server = waitress.create_server(assemble(parts), host="127.0.0.1", port=0, threads=4)
-    thread = threading.Thread(target=server.run)
+    # A connection that a failed test still holds would keep the loop going.
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     yield Served(f"http://127.0.0.1:{server.effective_port}", folder)
     server.close()
@@ -95,3 +107,30 @@ def served(_server: Served, builds: Path) -> Served:
     shutil.rmtree(_server.folder, ignore_errors=True)
     shutil.copytree(builds, _server.folder)
     return _server
+
+
+@pytest.fixture(scope="package")
+def plane(lab: Lab, builds: Path) -> Iterator[ControlPlane]:
+    """A control plane that the nodes reach, with both builds."""
+    made = ControlPlane(
+        "distribution",
+        listen=f"{places.HOST_ADDRESS}:{places.port(2)}",
+        doorbell=f"{places.HOST_ADDRESS}:{places.port(3)}",
+    )
+    made.remove()
+    made.start()
+    shutil.copytree(builds, made.builds_dir, dirs_exist_ok=True)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def site(plane: ControlPlane, node: Node) -> Iterator[Site]:
+    """The node without an agent before and after; script and key lie on it."""
+    made = Site(node, plane)
+    made.uninstall("--purge", "--yes")
+    node.sh("docker ps -aq --filter label=heterofleet.task | xargs -r docker rm -f")
+    node.put(KEY_FILE, plane.key, 0o600)
+    node.run(["curl", "-fsSLo", SCRIPT, f"{plane.url}/install-agent.sh"])
+    yield made
+    made.uninstall("--purge", "--yes")

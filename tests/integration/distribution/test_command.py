@@ -43,7 +43,7 @@ def test_verify_says_what_differs_and_ends_with_1(builds: Path, served: Served) 
 
 def test_verify_ends_with_4_when_nothing_answers_and_with_1_without_a_folder(builds: Path, tmp_path: Path) -> None:
     nobody = artifacts("verify", "--dist", str(builds), "--server", "http://127.0.0.1:9")
-    assert (nobody.returncode, nobody.stdout) == (4, "")
+    assert nobody.returncode == 4
     assert "cannot reach http://127.0.0.1:9" in nobody.stderr
     nothing = artifacts("verify", "--dist", str(tmp_path))
     assert (nothing.returncode, nothing.stdout) == (1, "")
@@ -61,7 +61,25 @@ def test_build_refuses_a_dirty_tree_with_1_and_an_unknown_architecture_with_2(tm
 
 
 def test_an_installed_package_says_that_builds_need_a_checkout(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "runtime", tmp_path / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
+    installed(tmp_path)
     done = artifacts("build", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
     assert "builds are made from a checkout of the sources" in done.stderr
+
+
+def test_an_installed_package_builds_the_checkout_it_was_made_from_and_no_other(tmp_path: Path) -> None:
+    site = installed(tmp_path / "site")
+    tree = checkout(tmp_path / "tree")
+    (tree / "setup.cfg").write_text((tree / "setup.cfg").read_text() + "# changed\n")
+    same = artifacts("build", cwd=tree / "runtime", PYTHONPATH=str(site))
+    assert f"{tree} differs from its commit" in same.stderr  # so it is that tree which would be built
+    with (tree / "runtime/artifacts/build.py").open("a") as opened:
+        opened.write("# another way\n")
+    other = artifacts("build", cwd=tree, PYTHONPATH=str(site))
+    assert (same.returncode, other.returncode) == (1, 1)
+    assert "(build.py): install this checkout first" in other.stderr
+
+
+def installed(site: Path) -> Path:
+    shutil.copytree(ROOT / "runtime", site / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
+    return site

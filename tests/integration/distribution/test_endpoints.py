@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from runtime.artifacts.errors import VerifyError
-from runtime.artifacts.verify import Folder, Web, verify
-from runtime.protocol.manifest import ARCHITECTURES, read_manifest
+from runtime.protocol.manifest import read_manifest
 from tests.integration.distribution.conftest import Served
 
 
@@ -118,34 +116,59 @@ def test_a_host_header_that_a_shell_could_read_differently_is_400(served: Served
     assert json.loads(answer.split("\r\n\r\n", 1)[1])["code"] == "bad_parameter"
 
 
-def test_verify_finds_a_planted_byte_in_each_place(served: Served, builds: Path) -> None:
-    places = [Folder(builds), Web(served.url), Folder(served.folder)]
-    assert [(row.arch, row.problem) for row in verify(places)] == [
-        (arch, None) for _ in places for arch in ARCHITECTURES
-    ]
-    path = served.folder / read_manifest(served.folder).builds["arm64"].file
-    content = bytearray(path.read_bytes())
-    content[5000] ^= 1
-    path.write_bytes(content)
-    problems = {(row.place, row.arch): row.problem for row in verify(places) if row.problem}
-    assert problems.keys() == {(places[1].name, "arm64"), (places[2].name, "arm64")}
-    assert (
-        "agent_build_missing" in problems[places[1].name, "arm64"]
-        or "not what its" in problems[places[1].name, "arm64"]
-    )
-    assert problems[places[2].name, "arm64"] == "the file is not what the manifest beside it says"
-
-
-def test_verify_finds_another_build_than_ours(served: Served, builds: Path) -> None:
-    document = json.loads((served.folder / "manifest.json").read_text())
+def test_a_build_for_another_machine_is_not_handed_out(served: Served) -> None:
+    """Both entries of the manifest name the arm64 file, and everything there agrees with its checksums."""
+    listing = served.folder / "manifest.json"
+    document = json.loads(listing.read_text())
     document["builds"]["amd64"] = document["builds"]["arm64"]
-    (served.folder / "manifest.json").write_text(json.dumps(document))
-    rows = verify([Folder(builds), Web(served.url)])
-    assert [row.problem for row in rows[:2]] == [None, None]
-    assert "another build" in str(rows[2].problem)
+    listing.write_text(json.dumps(document))
+    answer = get(served, "/static/agent?arch=amd64")
+    assert (answer.status_code, answer.json()["code"]) == (404, "agent_build_missing")
+    assert "for another machine (arm64)" in answer.json()["detail"]
+    assert get(served, "/static/agent?arch=arm64").status_code == 200
 
 
-def test_verify_says_when_nothing_answers(builds: Path) -> None:
-    with pytest.raises(VerifyError, match="cannot reach") as failed:
-        verify([Folder(builds), Web("http://127.0.0.1:9")])
-    assert failed.value.unreachable
+@pytest.mark.parametrize(
+    ("query", "status"), [("arch=arm64&arch=arm64", 200), ("arch=amd64&arch=arm64", 400), ("arch=arm64&arch=", 400)]
+)
+def test_two_architectures_are_none(served: Served, query: str, status: int) -> None:
+    assert get(served, f"/static/agent?{query}").status_code == status
+
+
+@pytest.mark.parametrize("arch", ["amd64", "arm64"])
+def test_a_download_that_broke_off_goes_on_only_with_the_same_file(served: Served, arch: str) -> None:
+    path = f"/static/agent?arch={arch}"
+    entry = read_manifest(served.folder).builds[arch]
+    content = (served.folder / entry.file).read_bytes()
+    on = get(served, path, Range="bytes=4000-", **{"If-Range": f'"{entry.sha256}"'})
+    assert (on.status_code, on.content) == (206, content[4000:])
+    anew = get(served, path, Range="bytes=4000-", **{"If-Range": '"another build"'})
+    assert (anew.status_code, anew.content) == (200, content)
+
+
+@pytest.mark.parametrize("asked", ["bytes=5-2", "bytes=0-1,5-9", "pages=1-2", "bytes=", "x"])
+def test_what_is_no_single_range_brings_the_whole_file(served: Served, asked: str) -> None:
+    entry = read_manifest(served.folder).builds["amd64"]
+    answer = get(served, "/static/agent", Range=asked)
+    assert (answer.status_code, len(answer.content)) == (200, entry.size)
+
+
+def test_head_says_what_get_says(served: Served) -> None:
+    for path in ("/static/agent?arch=arm64", "/static/agent/manifest.json", "/install-agent.sh"):
+        head, whole = requests.head(served.url + path, timeout=10), get(served, path)
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("Content-Length", "ETag", "Accept-Ranges", "X-Checksum-Md5", "X-Checksum-Sha256", "Content-Type"):
+            assert head.headers[name] == whole.headers[name], name
+        # A range is part of GET only.
+        assert requests.head(served.url + path, headers={"Range": "bytes=0-1"}, timeout=10).status_code == 200
+
+
+def test_a_build_that_is_exchanged_is_handed_out_whole(served: Served, builds: Path) -> None:
+    """Whoever began with the file of before gets all of it, whatever the manifest says by then."""
+    entry = read_manifest(served.folder).builds["amd64"]
+    with requests.get(f"{served.url}/static/agent", stream=True, timeout=10) as answer:
+        first = next(answer.iter_content(1000))
+        (served.folder / entry.file).unlink()
+        (served.folder / "manifest.json").unlink()
+        rest = b"".join(answer.iter_content(1 << 16))
+    assert first + rest == (builds / entry.file).read_bytes()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.server.services import builds
+from runtime.artifacts.scripts import templates_folder
 
-HELPER = (builds.templates_folder() / "_helper.py").read_text()
+HELPER = (templates_folder() / "_helper.py").read_text()
 PROGRAM = b"#!/bin/sh\nexit 0\n" + b"x" * 100000
 SHA256 = hashlib.sha256(PROGRAM).hexdigest()
 PAGE = b"<html><body>Please sign in</body></html>"
@@ -81,7 +81,7 @@ def helper(*words: str, key: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def download(server: Server, target: Path) -> subprocess.CompletedProcess[str]:
-    return helper("download", server.url, "", "amd64", str(target), str(len(PROGRAM)), SHA256)
+    return helper("download", f"{server.url}/static/agent?arch=amd64", "", str(target), str(len(PROGRAM)), SHA256)
 
 
 def test_a_good_download_is_executable(server: Server, tmp_path: Path) -> None:
@@ -166,21 +166,22 @@ def test_nothing_there_is_unreachable() -> None:
     assert "cannot reach http://127.0.0.1:9: " in done.stderr
 
 
-def test_manifest_gives_version_release_size_and_sha256(server: Server) -> None:
+def test_manifest_gives_version_release_file_size_and_sha256(server: Server) -> None:
     server.says("/static/agent/manifest.json", 200, json.dumps(MANIFEST).encode())
     for wanted in ("", "1.2.3", "1.2.3-abc"):
         done = helper("manifest", server.url, "", "amd64", wanted)
-        assert done.stdout.split() == ["1.2.3", f"1.2.3-abc-{SHA256[:8]}", str(len(PROGRAM)), SHA256]
+        assert done.stdout.split() == ["1.2.3", f"1.2.3-abc-{SHA256[:8]}", "f", str(len(PROGRAM)), SHA256]
 
 
 @pytest.mark.parametrize(
     ("changes", "wanted", "arch", "words"),
     [
-        ({}, "1.2.4", "amd64", "wanted version 1.2.4, and the control plane hands out 1.2.3-abc"),
+        ({}, "1.2.4", "amd64", "hands out 1.2.3-abc"),
         ({}, "", "arm64", "no build for arm64"),
         ({"version": "../../etc"}, "", "amd64", "not a list of builds"),
         ({"commit": "$(reboot)"}, "", "amd64", "not a list of builds"),
         ({"builds": {"amd64": {"size": 5, "sha256": "zz"}}}, "", "amd64", "not a list of builds"),
+        ({"builds": {"amd64": {"size": 5, "sha256": "0" * 64, "file": "../f"}}}, "", "amd64", "not a list of builds"),
         ({"builds": None}, "", "amd64", "not a list of builds"),
     ],
 )

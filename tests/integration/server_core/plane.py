@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from runtime.server.parts import Parts, build_parts
 from runtime.server.services import tokens
 from runtime.server.serving import Server
 from runtime.server.settings import ServerSettings, with_keys
+from tests.integration.waiting import until
 
 KEY = "kZ3-8sLq_0pVw2Rt"
 
@@ -133,6 +133,15 @@ UNCHANGED: dict[str, Any] = {
 }
 
 
+OF_A_COPY: dict[str, Any] = {
+    **FULL,
+    "gpus": [{"uuid": "GPU-x", "vendor": "nvidia", "index": 0, "model": "H100", "memory_total_mib": 81559}],
+    "digests": {**FULL["digests"], "gpus": "g2"},
+    "gpu_detection": [{"vendor": "nvidia", "found": True, "evidence": "fixture", "loss_detection": "by_absence"}],
+}
+"""What a clone on another machine says: it has another card."""
+
+
 @contextlib.contextmanager
 def running(state: Path, *, start: bool = True, **settings: Any) -> Iterator[Plane]:
     """A control plane over the folder ``state``."""
@@ -165,10 +174,4 @@ def running(state: Path, *, start: bool = True, **settings: Any) -> Iterator[Pla
 
 def wait_until(true: Callable[[], Any], what: str, timeout_s: float = 15) -> Any:
     """What ``true`` returns as soon as that is true."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = true()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.02)
+    return until(what, true, timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -19,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from runtime.protocol.settings import SettingsError
+from runtime.server.settings import load
 from tests.integration.server_core.plane import FULL, KEY, wait_until
 
 PROGRAM = Path(sys.executable).with_name("heterofleet")
@@ -285,6 +288,20 @@ def test_config_shows_origins_and_hides_secrets(tmp_path: Path) -> None:
     assert server("config", "--config", str(file)).returncode == 78, "the server would not start with these"
     table = server("config", "--config", str(file), HETEROFLEET_API_KEY=KEY)
     assert "heartbeat_interval_s" in table.stdout
+    folder = "/srv/" + "/".join(["a-folder-with-a-long-name"] * 5)
+    piped = server("config", "--state-dir", folder, COLUMNS="80", HETEROFLEET_API_KEY=KEY)
+    assert any(f'"{folder}"' in line and "state_dir" in line for line in piped.stdout.splitlines()), "told whole"
+
+
+def test_a_folder_of_settings_that_is_closed_to_this_user_is_78(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", denied)
+    monkeypatch.setattr(Path, "read_text", denied)
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(SettingsError, match=r"server\.yaml: found Permission denied"):
+        load(None, environ={"HETEROFLEET_API_KEY": KEY})
 
 
 def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:

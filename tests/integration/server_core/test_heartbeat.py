@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from runtime.protocol import times
+from runtime.protocol.heartbeat import STEADY
 from runtime.protocol.problems import Problem
 from runtime.server.services import flush as flushing
 from runtime.server.store import tables
@@ -52,7 +53,7 @@ def test_a_steady_beat_costs_no_statement(plane: Plane, agent: Agent) -> None:
     agents = [Agent(plane, f"gpu-{number}", f"instance-{number:04d}") for number in range(20)]
     for one in agents:
         assert one.beat(**FULL).body["send_full"] == []
-    wait_until(lambda: not plane.parts.presence.unwritten(), "the first beats are written")
+    wait_until(lambda: not plane.parts.presence.backlog, "the first beats are written")
     in_request: list[str] = []
     flushed: list[int] = []
 
@@ -69,7 +70,7 @@ def test_a_steady_beat_costs_no_statement(plane: Plane, agent: Agent) -> None:
         for one in agents:
             assert one.beat(**UNCHANGED).body["send_full"] == []
     assert in_request == []
-    wait_until(lambda: not plane.parts.presence.unwritten(), "the last beats are written")
+    wait_until(lambda: not plane.parts.presence.backlog, "the last beats are written")
     # 200 beats of 20 nodes were written by a handful of statements, each for many nodes.
     assert 1 <= len(flushed) <= 10
     with plane.parts.db.read() as connection:
@@ -144,7 +145,7 @@ def test_an_older_beat_refreshes_nothing_but_last_seen(plane: Plane, agent: Agen
 def test_a_flush_that_fails_loses_nothing(plane: Plane, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = plane.parts
     agent.beat(**FULL)
-    wait_until(lambda: not parts.presence.unwritten(), "the first beat is written")
+    wait_until(lambda: not parts.presence.backlog, "the first beat is written")
     write = parts.db.write
 
     def busy(_change: Any) -> Any:
@@ -224,6 +225,20 @@ def test_a_collector_that_fails_is_said_and_shrinks_nothing(plane: Plane, agent:
     assert [warning["code"] for warning in shown["warnings"]] == ["gpu_collector_failing"]
 
 
+def test_what_is_worth_knowing_of_a_card_is_a_warning_and_leaves_it_in_use(plane: Plane, agent: Agent) -> None:
+    text = "reset needed: MIG mode is Disabled now and Enabled is pending"
+    notes = [
+        {"uuid": "GPU-a", "code": "mig_pending", "text": text},
+        {"uuid": "GPU-b", "code": "unified_memory", "text": "no figure of its own"},
+    ]
+    agent.beat(**FULL, gpu_notes=notes)
+    shown = node(plane)
+    assert [card["health"] for card in shown["gpus"]] == ["ok", "ok"]
+    assert shown["warnings"] == [{"code": "gpu_mig_pending", "detail": f"Card GPU-a: {text}."}]
+    agent.beat(**UNCHANGED)
+    assert node(plane)["warnings"] == []
+
+
 def test_a_revision_never_reached_means_the_database_was_put_back(plane: Plane, agent: Agent) -> None:
     own = plane.parts.db.control_plane_id
     agent.beat(**FULL, seen_revision=5, seen_control_plane_id="another-control-plane")
@@ -266,6 +281,7 @@ def test_a_beat_is_answered_alike_on_the_quick_and_on_the_ordinary_way(plane: Pl
         "follow": [],
         "send_full": [],
         "doorbell": None,
+        "keeps": list(STEADY),
     }
     shown = {name.lower(): value for name, value in answer.getheaders()}
     assert shown.keys() == {

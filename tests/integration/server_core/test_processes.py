@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from runtime.protocol.nodes import CardHealth
 from runtime.server.services import leader as leading
 from runtime.server.services.leader import Leader
 from runtime.server.store.database import Database
 from tests.integration.postgres import Postgres
-from tests.integration.server_core.plane import FULL, UNCHANGED, Agent, Plane, running, wait_until
+from tests.integration.server_core.plane import FULL, OF_A_COPY, UNCHANGED, Agent, Plane, running, wait_until
 
 
 @pytest.fixture
@@ -52,6 +53,28 @@ def test_a_node_heard_here_is_seen_there(pair: tuple[Plane, Plane]) -> None:
     view = second.parts.presence.view("gpu-a")
     assert view is not None
     assert (view.hostname, [gpu.uuid for gpu in view.gpus]) == ("host-a", ["GPU-a", "GPU-b"])
+
+
+def test_a_copy_that_is_found_out_here_is_forgotten_there(pair: tuple[Plane, Plane]) -> None:
+    first, second = pair
+    agent = Agent(first)
+    agent.beat(**FULL)
+    assert through(second, agent).beat(**FULL).status == 200
+    copy = Agent(second, boot_id="boot-of-the-copy", run=2)
+    for _ in range(4):
+        assert copy.beat(**OF_A_COPY).status == 200
+
+    def boot_known_to(plane: Plane) -> str | None:
+        view = plane.parts.presence.view("gpu-a")
+        return view and view.boot_id
+
+    wait_until(lambda: boot_known_to(first) == copy.boot_id, "the first process has heard of the copy")
+    assert through(first, agent).beat(**FULL).status == 200
+    wait_until(lambda: boot_known_to(second) == agent.boot_id, "the second process knows who is the copy")
+    assert through(second, agent).beat(**FULL).status == 200
+    view = second.parts.presence.view("gpu-a")
+    assert view is not None
+    assert view.card_health == {"GPU-a": CardHealth.OK, "GPU-b": CardHealth.OK}, "not lost, as the copy let it seem"
 
 
 def test_a_task_made_here_is_heard_of_there(pair: tuple[Plane, Plane]) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from runtime.server.parts import Parts, build_parts
 from runtime.server.serving import Server
 from runtime.server.settings import ServerSettings
 from runtime.server.store.tables import tokens
+from tests.integration.waiting import until
 from tests.lab.simulated_node import SimulatedNode
 
 KEY = "an-api-key-of-the-tests"
@@ -104,14 +104,7 @@ class Plane:
 
 def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 15.0) -> Any:
     """What ``probe`` returns once that is something."""
-    ends = time.monotonic() + deadline_s
-    pause = threading.Event()
-    while True:
-        found = probe()
-        if found:
-            return found
-        assert time.monotonic() < ends, f"not within {deadline_s} s: {what}"
-        pause.wait(0.02)
+    return until(what, probe, deadline_s)
 
 
 def start_plane(folder: Path, **settings: Any) -> tuple[Plane, Callable[[], None]]:

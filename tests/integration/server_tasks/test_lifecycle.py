@@ -73,7 +73,7 @@ def test_a_lost_nodes_tasks_do_what_each_was_told(quiet: Plane) -> None:
     assert (found["fails"]["reason"], found["fails"]["reason_class"]) == ("node_lost", "infrastructure")
     assert found["moves"]["attempts"][0]["reason"] == "node_lost"
     assert sorted(releasing(quiet)) == [False, True, True], "what may still run there keeps its card"
-    quiet.parts.db.write(lambda tx: lifecycle.node_returned(tx, "gpu-a", now()))
+    quiet.parts.db.write(lambda tx: lifecycle.node_returned(tx, "gpu-a"))
     assert quiet.task("waits")["node_lost_since"] is None
     assert quiet.task("waits")["status"] == "running"
 

@@ -201,7 +201,9 @@ def test_reclaim_gives_a_lost_journals_claim_back_to_its_own_instance(any_plane:
     status, refusal = node.call("POST", "/api/v1/tasks/t1/reclaim", {**body, "attempt": attempt + 1})
     assert (status, refusal["code"]) == (409, "state_conflict")
     status, task = node.call("POST", "/api/v1/tasks/t1/reclaim", body)
-    assert (status, task["spec"]["env"]) == (200, {"A": "very-secret"})
+    assert (status, task["spec"]["env"]) == (200, {"A": "***"})  # secrets come with the new token, when asked for
+    _, task = node.call("GET", "/api/v1/tasks/t1", headers={"X-Claim-Token": "new-token"})
+    assert task["spec"]["env"] == {"A": "very-secret"}
     assert node.put("t1", attempt, old, "running", "completed", exit_code=0)[0] == 409
     assert node.put("t1", attempt, "new-token", "running", "completed", exit_code=0)[0] == 200
     assert node.call("POST", "/api/v1/tasks/t1/reclaim", body)[1]["task_status"] == "completed"
@@ -227,9 +229,17 @@ def test_a_checkpoint_becomes_an_event(any_plane: Plane) -> None:
     assert event["code"] == "found" and "/ck/20: optimizer shard 3 is empty" in event["detail"]
     status, refusal = node.call("POST", "/api/v1/tasks/t1/checkpoint-resume", {**found, "claim_token": "x" * 9})
     assert (status, refusal["claim_token_matches"]) == (409, False)
+    assert node.call("POST", "/api/v1/tasks/t1/checkpoint-resume", found)[0] == 204, "an answer was lost"
+    assert len(any_plane.events(kind="checkpoint_resume")) == 1
     rejected = [{"path": "p" * 100_000, "reason": "torn"}]
     assert node.call("POST", "/api/v1/tasks/t1/checkpoint-resume", {**found, "rejected": rejected})[0] == 204
     assert len(any_plane.events(kind="checkpoint_resume")[-1]["detail"]) <= 4000
+    assert node.put("t1", attempt, token, "running", "completed", exit_code=0)[0] == 200
+    late = {"attempt": attempt, "claim_token": token, "found": False}
+    assert node.call("POST", "/api/v1/tasks/t1/checkpoint-resume", late)[0] == 204, "it is over by now"
+    assert any_plane.events(kind="checkpoint_resume")[-1]["code"] == "none"
+    other = any_plane.node("gpu-b")
+    assert other.call("POST", "/api/v1/tasks/t1/checkpoint-resume", late)[0] == 409
 
 
 def test_a_log_goes_on_where_it_ended_and_says_its_gaps(any_plane: Plane) -> None:

@@ -21,12 +21,12 @@ def library() -> Path:
     """The compiled ``libnvidia-ml.so.1``."""
     sources = sorted((_HERE / "nvml").glob("*.c"))
     flags = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
-    return _compiled("libnvidia-ml.so.1", sources, flags)
+    return compiled("libnvidia-ml.so.1", sources, flags)
 
 
 def runtime() -> Path:
     """The compiled Docker runtime ``nvidia``."""
-    return _compiled("nvidia-container-runtime", [_HERE / "runtime" / "runtime.c", _HERE / "nvml" / "json.c"], [])
+    return compiled("nvidia-container-runtime", [_HERE / "runtime" / "runtime.c", _HERE / "nvml" / "json.c"], [])
 
 
 def tool() -> bytes:
@@ -38,7 +38,8 @@ def tool() -> bytes:
     return b"#!/usr/bin/python3\n" + output.getvalue()
 
 
-def _compiled(name: str, sources: list[Path], flags: list[str]) -> Path:
+def compiled(name: str, sources: list[Path], flags: list[str]) -> Path:
+    """A program or library of these sources, compiled when they changed."""
     headers = sorted((_HERE / "nvml").glob("*.h"))
     digest = hashlib.sha256(repr([_FLAGS, flags]).encode())
     for source in [*sources, *headers]:

@@ -1,7 +1,9 @@
 #define _GNU_SOURCE
 #include "state.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +112,26 @@ static int find_device(struct call *call, const char *uuid)
     return GPU_IS_LOST;
 }
 
+/* What a broken driver does to the program that calls it: memory that is never given back, a writer that the kernel
+ * does not let go (the path is on a frozen file system), an end by a signal. */
+static void harm(const struct json *fault)
+{
+    size_t leak = (size_t)json_number(fault, "leak_mib", 0) << 20;
+    char *leaked = leak ? malloc(leak) : NULL;
+    if (leaked)
+        memset(leaked, 1, leak);
+    const char *target = json_text(fault, "write", NULL);
+    int file = target ? open(target, O_WRONLY) : -1;
+    if (file >= 0) {
+        if (write(file, "x", 1) < 0)
+            perror(target);
+        close(file);
+    }
+    int deadly = (int)json_number(fault, "signal", 0);
+    if (deadly)
+        raise(deadly);
+}
+
 /* Do the delay and the hang of the fault that `find` names now, without holding the lock meanwhile; its
  * error code, if it has one. A hang ends when the file no longer asks for it. */
 static int suffer(const char *name, const char *card_name, const char *uuid)
@@ -123,8 +145,10 @@ static int suffer(const char *name, const char *card_name, const char *uuid)
         double delay = delayed ? 0 : json_number(fault, "delay_s", 0);
         int hang = json_true(fault, "hang", 0);
         int error = (int)json_number(fault, "error", 0);
-        if (!hang && delay <= 0)
+        if (!hang && delay <= 0) {
+            harm(fault);
             return error;
+        }
         pthread_mutex_unlock(&lock);
         nap(hang ? 0.05 : delay);
         delayed = !hang;

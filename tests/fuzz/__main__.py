@@ -1,0 +1,85 @@
+"""Mutations for as long as one likes, every one from a seed of its own that shows it again.
+
+python -m tests.fuzz --seconds 120                  each parser for two minutes
+python -m tests.fuzz --tool npu-smi --seed 1234     one text: what was made of which, and what was told of it
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from tests.fuzz import parsers
+from tests.fuzz import texts as corpus
+from tests.fuzz.mutate import mutate
+from tests.fuzz.truth import lies
+
+SEEDS = Path(__file__).parent / "SEEDS.md"
+"""What was run by hand, and from which seed on."""
+
+
+def made(tool: str, seed: int) -> tuple[corpus.Text, str]:
+    """The text that a seed stands for (as long as neither texts nor mutations change)."""
+    rng = random.Random(seed)
+    texts = corpus.texts(tool)
+    base = rng.choice(texts)
+    return base, mutate(rng, base, texts)
+
+
+def untruths(tool: str, seed: int) -> list[str]:
+    """What is wrong with a seed's reading; a crash by its last lines."""
+    base, text = made(tool, seed)
+    try:
+        arguments = list(base.arguments)
+        return lies(parsers.parser(tool)(arguments, text), text, arguments)
+    except Exception:
+        return [traceback.format_exc(limit=-2)]
+
+
+def run(tool: str, seconds: float, first: int) -> tuple[int, list[int]]:
+    """(how many seeds, those that failed) from a first seed on."""
+    until = time.monotonic() + seconds
+    failed: list[int] = []
+    seed = first
+    while time.monotonic() < until and len(failed) < 20:
+        found = untruths(tool, seed)
+        if found:
+            failed.append(seed)
+            print(f"{tool} --seed {seed}: {found[0]}")
+        seed += 1
+    return seed - first, failed
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    options.add_argument("--tool", action="append", choices=parsers.tools(), help="only this parser (again for more)")
+    options.add_argument("--seconds", type=float, default=120, help="for each parser")
+    options.add_argument("--seed", type=int, help="show this one")
+    options.add_argument("--record", action="store_true", help=f"add a line for each parser to {SEEDS.name}")
+    chosen = options.parse_args()
+    tools = chosen.tool or parsers.tools()
+    if chosen.seed is not None:
+        for tool in tools:
+            base, text = made(tool, chosen.seed)
+            print(f"--- {tool} from {base.name}, arguments {list(base.arguments)}\n{text}\n--- {tool} tells")
+            print("\n".join(untruths(tool, chosen.seed)) or "only what is there")
+        return 0
+    bad = 0
+    for tool in tools:
+        first = random.SystemRandom().randrange(2**32)
+        count, failed = run(tool, chosen.seconds, first)
+        bad += len(failed)
+        line = f"| {time.strftime('%Y-%m-%d')} | {tool} | {first} | {count} | {chosen.seconds:g} | {len(failed)} |"
+        print(line)
+        if chosen.record:
+            with SEEDS.open("a", encoding="utf-8") as record:
+                record.write(line + "\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""The texts that are mutated: ``corpus/<tool>/*.txt``, all invented, and the recorded ones beside the checkout."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests import samples
+
+FOLDER = Path(__file__).parent / "corpus"
+
+
+@dataclass(frozen=True)
+class Text:
+    """``arguments``: those the tool was given, from the file of the same name that ends in ``.args``."""
+
+    name: str
+    arguments: tuple[str, ...]
+    text: str
+
+
+@cache
+def own(tool: str) -> tuple[Text, ...]:
+    """The committed texts of a tool."""
+    return tuple(_text(path) for path in sorted((FOLDER / tool).glob("*.txt")))
+
+
+@cache
+def texts(tool: str) -> tuple[Text, ...]:
+    """The committed and the recorded texts of a tool."""
+    recorded = [
+        Text(sample.name, sample.arguments, sample.text)
+        for sample in samples.samples()
+        if sample.tool == tool and "topo" not in sample.arguments
+    ]
+    return (*own(tool), *recorded)
+
+
+def _text(path: Path) -> Text:
+    arguments = path.with_suffix(".args")
+    words = shlex.split(arguments.read_text("utf-8")) if arguments.exists() else []
+    return Text(path.stem, tuple(words), path.read_bytes().decode("utf-8", "replace"))

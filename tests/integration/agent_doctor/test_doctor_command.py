@@ -1,0 +1,112 @@
+"""The command as a process: bounded whatever hangs, and silent about secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.protocol import routes
+from tests.integration.agent_link.stub_server import Reply, StubServer
+from tests.lab.stuck import stuck_file
+
+ROOT = Path(__file__).resolve().parents[3]
+KEY = "s3cret-key-of-the-doctor"
+LOGIN = "pr0xy-pass-of-the-doctor"
+
+
+def run(config: Path, *words: str, **environ: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "runtime.agent.main", "doctor", "--config", str(config), *words],
+        cwd=ROOT,
+        env={**{name: value for name, value in os.environ.items() if not name.startswith("HETEROFLEET_")}, **environ},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    return done, time.monotonic() - began
+
+
+def settings_file(folder: Path, **settings: object) -> Path:
+    path = folder / "agent.yaml"
+    path.write_text(json.dumps({"api_key": KEY, "state_dir": str(folder / "state"), **settings}))
+    path.chmod(0o600)
+    return path
+
+
+def test_nothing_that_hangs_holds_it(server: StubServer, tmp_path: Path) -> None:
+    """An engine that takes the connection and is silent, a vendor's tool that is stuck in the kernel and survives its
+    kill, a server that never answers: all at once, and still every line is there in time."""
+    server.answers[routes.PREFLIGHT] = Reply(hang=60)
+    with socket.socket(socket.AF_UNIX) as engine, stuck_file() as stuck:
+        engine.bind(str(tmp_path / "docker.sock"))
+        engine.listen()
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sh -c 'echo x >{stuck}'\n")
+        tool.chmod(0o755)
+        config = settings_file(
+            tmp_path,
+            server_url=server.url,
+            docker_host=f"unix://{tmp_path}/docker.sock",
+            hardware={"tools": {"nvidia-smi": str(tool)}},
+        )
+        done, seconds = run(config, "--json")
+    assert seconds < 45
+    body = json.loads(done.stdout)
+    found = {one["name"]: one for one in body["checks"]}
+    assert (done.returncode, body["exit_code"]) == (2, 2)
+    assert found["engine"]["state"] == "failure" and "docker.sock" in found["engine"]["text"]
+    assert found["server"]["state"] == "failure" and "no answer within 8 s" in found["server"]["text"]
+    assert found["tools"]["state"] == "failure"
+    assert "nvidia-smi did not answer in 8 s" in found["tools"]["text"]
+    assert found["driver"]["state"] == "failure" and "nvidia-smi did not answer" in found["driver"]["text"]
+    assert found["disk"]["state"] == "unknown"
+    assert found["settings"]["state"] == "ok"
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_no_secret_is_told(tmp_path: Path, form: tuple[str, ...]) -> None:
+    config = settings_file(
+        tmp_path,
+        server_url="http://127.0.0.1:1",
+        proxy=f"http://worker:{LOGIN}@127.0.0.1:1",
+        docker_host=f"unix://{tmp_path}/none.sock",
+        node_id="Not A Node Id",
+        api_key_file=str(tmp_path / "nokey"),
+    )
+    done, _ = run(config, *form)
+    assert done.returncode == 2
+    assert "Not A Node Id" in done.stdout
+    assert KEY not in done.stdout + done.stderr
+    assert LOGIN not in done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+def test_a_file_that_was_named_and_is_not_there(tmp_path: Path) -> None:
+    done, _ = run(tmp_path / "none.yaml", "--json")
+    found = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 2
+    assert found["settings"]["state"] == "failure" and "none.yaml" in found["settings"]["text"]
+    assert found["server"]["state"] == found["clock"]["state"] == "unknown"
+
+
+def test_it_changes_nothing(tmp_path: Path) -> None:
+    """Not even a state folder is made, and a torn identity stays where it is."""
+    config = settings_file(tmp_path, server_url="http://127.0.0.1:1", docker_host=f"unix://{tmp_path}/none.sock")
+    run(config)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["agent.yaml"]
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "identity.json").write_text("{torn")
+    done, _ = run(config, "--json")
+    found = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
+    assert found["identity"]["state"] == "warning"
+    assert [path.name for path in state.iterdir()] == ["identity.json"]
+    assert (state / "identity.json").read_text() == "{torn"

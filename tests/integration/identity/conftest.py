@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.lab.fixtures import *  # noqa: F403

@@ -1,0 +1,133 @@
+"""All tests in four lanes side by side: on two cores most of the time of the fleet's tests is waiting.
+
+Each lane is one pytest session on nodes and ports of its own (``HF_LAB_NODES``, ``HF_LAB_PORT``), so that none
+meets another. A line of output begins with its lane. The exit code is 0 only when all lanes are green; what failed
+is said again at the very end, where somebody looks first.
+
+    python -m tests.lanes [words for pytest]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab import Lab, engine, setup
+
+ROOT = Path(__file__).resolve().parents[1]
+FLEET = ("tests/e2e", "tests/integration/distribution", "tests/integration/lab")
+FAULTS = (
+    "tests/faults",
+    "tests/integration/card_health",
+    "tests/integration/checkpoints",
+    "tests/integration/engine_trouble",
+    "tests/integration/models",
+)
+LIFE = (
+    "tests/integration/agent_reconcile",
+    "tests/integration/disk",
+    "tests/integration/engines",
+    "tests/integration/logs",
+    "tests/integration/lost_node",
+    "tests/integration/process",
+    "tests/integration/restore",
+    "tests/integration/sleep",
+)
+NODES = 10
+
+
+@dataclass(frozen=True)
+class Lane:
+    """``paths`` as pytest takes them; ``nodes`` and ``port`` are this lane's alone."""
+
+    name: str
+    paths: tuple[str, ...]
+    nodes: str
+    port: int
+
+    def start(self, words: list[str]) -> subprocess.Popen[str]:
+        environ = {**os.environ, "HF_LAB_NODES": self.nodes, "HF_LAB_PORT": str(self.port), "PYTHONUNBUFFERED": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *self.paths, *words],
+            cwd=ROOT,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
+
+LANES = (
+    Lane("fleet", FLEET, "1,2,3", 3333),
+    Lane(
+        "parts",
+        ("tests/unit", "tests/fuzz", "tests/integration", *(f"--ignore={path}" for path in FLEET + FAULTS + LIFE)),
+        "4,5",
+        3433,
+    ),
+    Lane("faults", FAULTS, "6,7,8", 3533),
+    Lane("life", LIFE, "9,10", 3633),
+)
+REASON = re.compile(r"E   +\S")
+FAILURE = re.compile(r"(FAILED|ERROR) ")
+REASONS = 30
+LONGEST = 240
+
+
+def main(words: list[str]) -> int:
+    # A shell that starts us in the background lets us ignore Ctrl-C, and every test below would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    was_up = engine.version() is not None and bool(setup.existing())
+    # Once and for all, so that no lane takes the lab down under another.
+    lab = Lab.up(nodes=NODES)
+    began = time.monotonic()
+    running = {lane: lane.start(words) for lane in LANES}
+
+    def end(number: int, frame: Any) -> None:
+        for process in running.values():
+            process.send_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, end)
+    codes: dict[str, int] = {}
+    reasons: list[str] = []
+    failures: list[str] = []
+
+    def follow(lane: Lane, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(f"{lane.name} | {line}", end="", flush=True)
+            for pattern, found in ((REASON, reasons), (FAILURE, failures)):
+                if pattern.match(line):
+                    found.append(f"{lane.name} | {line[:LONGEST].rstrip()}")
+        codes[lane.name] = process.wait()
+        print(f"{lane.name} | ended with {codes[lane.name]} after {time.monotonic() - began:.0f} s", flush=True)
+
+    followers = [threading.Thread(target=follow, args=pair) for pair in running.items()]
+    for follower in followers:
+        follower.start()
+    try:
+        for follower in followers:
+            follower.join()
+    except KeyboardInterrupt:  # the terminal has told the lanes, too
+        for follower in followers:
+            follower.join()
+    if not was_up and os.environ.get("HF_LAB_KEEP") != "1":
+        lab.down()
+    # Of the reasons the last, but of the names all: a lane that ended early must not be hidden by one that did not.
+    for line in (*reasons[-REASONS:], *failures):
+        print(line, flush=True)
+    return max(abs(code) for code in codes.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
