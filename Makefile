@@ -4,7 +4,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 export DEBIAN_FRONTEND := noninteractive
 
-.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint bench
+.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint bench fuzz chaos kill-points lab-up
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -31,10 +31,10 @@ lint: venv ## ruff, mypy, shellcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	shellcheck tests/lab/python.sh .ci/run
+	shellcheck tests/lab/python.sh tests/device/check .ci/run runtime/agent/drivers/process/*.sh
 
 test: prepare lint ## everything but the long runs
-	$(BIN)/python -m pytest tests/unit tests/integration tests/e2e
+	$(BIN)/python -m tests.lanes
 
 test-unit: venv ## pure decisions only, in seconds
 	$(BIN)/python -m pytest tests/unit
@@ -44,6 +44,23 @@ test-integration: prepare ## each part against real neighbours
 
 test-e2e: prepare ## the whole on the lab's fleet
 	$(BIN)/python -m pytest tests/e2e
+
+MINUTES ?= 10
+ROUNDS ?= 3
+
+SECONDS_EACH ?= 120
+
+fuzz: venv ## each parser of vendors' tools against changed texts for SECONDS_EACH seconds
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS_EACH)
+
+chaos: lab-up ## random faults against a working fleet for MINUTES, and the invariant report
+	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES)
+
+kill-points: lab-up ## the agent killed ROUNDS times at every moment of a task's way
+	$(BIN)/python -m tests.faults.kill_points --rounds $(ROUNDS)
+
+lab-up: prepare
+	@$(BIN)/python -m tests.lab up --nodes 3
 
 bench: prepare ## the budgets as ratios, measured (python -m tests.bench --record keeps the figures)
 	$(BIN)/python -m tests.bench
