@@ -173,7 +173,17 @@ class Fleet:
             check=False,
         )
 
+    def told(self) -> None:
+        """Until both agents have told the server that was put back what they hold; before that it refuses, rightly."""
+
+        def all_told() -> bool:
+            nodes = json.loads(self.accept("--dry-run", "-o", "json").stdout)["nodes"]
+            return all(node["told"] for node in nodes if node["id"] in (self.a.configured, self.b.configured))
+
+        until("both nodes have told all", all_told)
+
     def accepted(self, *words: str) -> dict[str, Any]:
+        self.told()
         done = self.accept("--yes", "-o", "json", *words)
         assert done.returncode == 0, done.stderr + done.stdout
         return dict(json.loads(done.stdout))
