@@ -80,6 +80,11 @@ def refuse_failed(reading: Reading, source: str) -> None:
     raise CollectorError(f"{source}: its output has neither cards nor an error that is known")
 
 
+def class_of(vendor: str, card: CardReading) -> Optional[str]:
+    """None for a name that the tool has cut short: it would make a class of its own, that no other node has."""
+    return None if card.name_cut else gpu_class(vendor, card.name, card.memory_total_mib)
+
+
 def numbered(vendor: str, index: Optional[int]) -> str:
     """The name of a card that has none but its number."""
     return f"{vendor}-{index}"
@@ -110,7 +115,7 @@ def _gpu(card: CardReading, uuid: str, vendor: str, driver: Optional[str], sysfs
         vendor=vendor,
         index=card.index,
         model=card.name,
-        gpu_class=gpu_class(vendor, card.name, card.memory_total_mib),
+        gpu_class=class_of(vendor, card),
         memory_total_mib=card.memory_total_mib,
         pci_bus_id=bus_id,
         numa_node=numa_node(bus_id, sysfs),

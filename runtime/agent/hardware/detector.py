@@ -33,6 +33,10 @@ class CollectorError(Exception):
     """The collection as a whole failed; the text is what the heartbeat says."""
 
 
+class NoAnswer(CollectorError):
+    """The tool did not run to its end in time: what else it could be asked now would only take as long again."""
+
+
 @dataclass(frozen=True)
 class Cards:
     """One good collection. A card that failed is in ``failures`` and, if it was ever read, still in ``gpus``.

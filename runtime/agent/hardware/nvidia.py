@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from runtime.agent.hardware.detector import FULL, Cards, CollectorError, Detection
+from runtime.agent.hardware.detector import FULL, Cards, CollectorError, Detection, NoAnswer
 from runtime.agent.hardware.failed import with_failed
 from runtime.agent.hardware.holders import Places
 from runtime.agent.hardware.kmsg import KernelLog
@@ -128,7 +128,7 @@ class Nvidia:
         try:
             output = self._runner.run(SMI, [tool, *arguments])
         except ToolError as error:
-            raise CollectorError(str(error)) from None
+            raise NoAnswer(str(error)) from None
         text = output.stdout + "\n" + output.stderr
         if output.status != 0 and not text.strip():
             raise CollectorError(f"{SMI} ended with status {output.status} and no word")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from runtime.agent.hardware.detector import Cards, CollectorError, gpu_class
+from runtime.agent.hardware.cards import class_of
+from runtime.agent.hardware.detector import Cards, CollectorError, NoAnswer, gpu_class
 from runtime.agent.hardware.failed import with_failed
 from runtime.agent.hardware.nvml_cards import MPS_SERVER, UNIFIED_TEXT, VENDOR, pending_note, program_name, worn_notes
 from runtime.agent.hardware.parsers import nvidia_smi
@@ -68,11 +69,15 @@ class SmiCards:
         self._run = run
         self._sysfs = sysfs
         self._collections = 0
+        self._told: dict[Sequence[str], Reading] = {}
+        self._refused: set[Sequence[str]] = set()
         self._added: dict[str, dict[str, Any]] = {}
         self._pending: frozenset[str] = frozenset()
         self._processes: Optional[Sequence[dict[str, Any]]] = None
+        self._hangs = False
 
     def collect(self, known: list[Gpu]) -> Cards:
+        self._hangs = False
         main = self._main()
         main = self._with_silent(main, known)
         if self._collections % ADD_EVERY == 0:
@@ -80,7 +85,8 @@ class SmiCards:
         if self._collections % PROCESSES_EVERY == 0:
             self._processes = self._aside(PROCESSES).processes
         self._collections += 1
-        listed = Listed(main, self._added, self._pending, self._slices(main), self._processes)
+        processes = main.processes if self._processes is None else self._processes
+        listed = Listed(main, self._added, self._pending, self._slices(main), processes)
         return cards_of_smi(listed, known, self._sysfs)
 
     def _main(self) -> Reading:
@@ -111,15 +117,26 @@ class SmiCards:
         return dataclasses.replace(main, cards=cards)
 
     def _add(self) -> None:
-        self._added, pending = {}, set()
+        added: dict[str, dict[str, Any]] = {}
+        pending: set[str] = set()
         for arguments in ADDED:
-            reading = self._aside(arguments)
+            reading = self._last(arguments)
             waiting = reading.more.get("mig_pending", [])
             for card in reading.cards:
                 if card.uuid is not None:
-                    self._added.setdefault(card.uuid, {}).update(card.more)
+                    added.setdefault(card.uuid, {}).update(card.more)
                     pending |= {card.uuid} if card.index in waiting else set()
-        self._pending = frozenset(pending)
+        self._added, self._pending = added, frozenset(pending)
+
+    def _last(self, arguments: Sequence[str]) -> Reading:
+        """The answer of now, or the one before when it is refused once: no slice goes away for one busy moment."""
+        reading = self._aside(arguments)
+        if reading.cards or arguments in self._refused:
+            self._told[arguments] = reading
+            self._refused.discard(arguments)
+        else:
+            self._refused.add(arguments)
+        return self._told.get(arguments, reading)
 
     def _slices(self, main: Reading) -> Sequence[dict[str, Any]]:
         """``-L`` has their uuids and profiles, the table their ids and memory: read only while a card has MIG on."""
@@ -135,11 +152,14 @@ class SmiCards:
         return nvidia_smi.parse(list(arguments), self._run(arguments))
 
     def _aside(self, arguments: Sequence[str]) -> Reading:
-        """A query that may fail: then nothing is added."""
+        """A query that may fail: then nothing is added, and while the tool hangs nothing else is asked."""
         try:
-            return self._read(arguments)
+            return Reading() if self._hangs else self._read(arguments)
+        except NoAnswer:
+            self._hangs = True
         except CollectorError:
-            return Reading()
+            pass
+        return Reading()
 
 
 def _spoken(reading: Reading) -> bool:
@@ -155,7 +175,9 @@ def _named(table: Reading, listing: Reading) -> Reading:
     for card in table.cards:
         named = by_index.get(card.index)
         if named is not None and card.failure is None and named.failure is None:
-            card = dataclasses.replace(card, uuid=named.uuid, name=named.name or card.name)
+            card = dataclasses.replace(card, uuid=named.uuid)
+            if named.name is not None:
+                card = dataclasses.replace(card, name=named.name, name_cut=named.name_cut)
         cards.append(card)
     return dataclasses.replace(table, cards=cards)
 
@@ -223,7 +245,7 @@ def _gpu(card: CardReading, more: dict[str, Any], driver: Optional[str], sysfs: 
         vendor=VENDOR,
         index=card.index,
         model=card.name,
-        gpu_class=gpu_class(VENDOR, card.name, card.memory_total_mib),
+        gpu_class=class_of(VENDOR, card),
         memory_total_mib=card.memory_total_mib,
         pci_bus_id=bus_id,
         numa_node=numa_node(bus_id, sysfs),
@@ -234,11 +256,12 @@ def _gpu(card: CardReading, more: dict[str, Any], driver: Optional[str], sysfs: 
 
 def _slice(parent: Gpu, part: dict[str, Any]) -> Gpu:
     profile, total = part.get("profile"), part.get("memory_total_mib")
+    model = None if parent.gpu_class is None else parent.model
     gi_id, ci_id = part.get("gi"), part.get("ci")
     return dataclasses.replace(
         parent,
         uuid=part.get("uuid") or f"{parent.uuid}/{gi_id}/{ci_id}",
-        gpu_class=gpu_class(VENDOR, f"{parent.model} MIG {profile}" if profile else parent.model, total),
+        gpu_class=gpu_class(VENDOR, f"{model} MIG {profile}" if model and profile else model, total),
         memory_total_mib=total,
         parent_uuid=parent.uuid,
         profile=profile,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from runtime.agent.hardware.detector import gpu_class
+from runtime.agent.hardware.cards import class_of
 from runtime.agent.hardware.pci import normal_bus_id
 from runtime.agent.hardware.reading import BAD, WARNING, Blame, CardReading, Reading
 
@@ -48,15 +48,13 @@ def _blamed(one: Blame) -> dict[str, Any]:
 
 
 def _card(card: CardReading, vendor: str) -> dict[str, Any]:
-    # A name that the tool has cut short would make a class of its own.
-    model = None if card.name_cut else card.name
     return {
         "index": card.index,
         "uuid": card.uuid,
         "vendor": vendor,
         "model": card.name,
         "name_truncated": card.name_cut,
-        "class": gpu_class(vendor, model, card.memory_total_mib),
+        "class": class_of(vendor, card),
         "memory_total_mib": card.memory_total_mib,
         "memory_used_mib": card.memory_used_mib,
         "utilization_pct": card.utilization_pct,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Callable
+from typing import Callable, Optional
 
 import pytest
 
-from runtime.agent.hardware.detector import CollectorError
-from runtime.agent.hardware.nvidia_by_smi import PROCESSES, QUERY, SmiCards
+from runtime.agent.hardware.detector import CollectorError, NoAnswer
+from runtime.agent.hardware.nvidia_by_smi import ADD_EVERY, ADDED, PROCESSES, QUERY, SmiCards
 from runtime.protocol.heartbeat import Gpu, GpuHolder
 
 HEADER = (
@@ -52,6 +52,8 @@ TABLE = """
 |    0  N/A  N/A             5152      G   /usr/lib/xorg/Xorg                       10MiB |
 +-----------------------------------------------------------------------------------------+
 """
+ROWS = HEADER + "0, GPU-aaaa, 00000000:17:00.0, NVIDIA Model, 81920 MiB, 625 MiB, [N/A], 36, 95.00 W, 570.00\n"
+MODES = "index, uuid, mig.mode.current, mig.mode.pending\n0, GPU-aaaa, Enabled, Enabled\n"
 LIST = """GPU 0: NVIDIA Model With A Long Name (UUID: GPU-aaaa)
   MIG 2g.20gb     Device  0: (UUID: MIG-bbbb)
 """
@@ -133,7 +135,40 @@ def test_the_plain_table_alone_is_enough() -> None:
     assert [failure.uuid for failure in cards.failures] == ["00000000:18:00.0"]
     assert [(one.uuid, one.mig_capable) for one in cards.capabilities] == [(first.uuid, True)]
     assert [(one.uuid, one.memory_used_mib) for one in cards.stats] == [(first.uuid, 625), (part.uuid, 309)]
-    assert cards.holders is None
+    assert [(one.uuid, one.pid, one.ours) for one in cards.holders or []] == [
+        (part.uuid, 5151, False),
+        (first.uuid, 5152, None),
+    ]
+    assert (first.gpu_class, part.gpu_class) == (None, None), "a name that is cut is no class"
+
+
+def test_a_query_that_is_refused_once_takes_no_slice_away() -> None:
+    answers = {(): TABLE, ("-L",): LIST, QUERY: ROWS, ADDED[0]: MODES}
+    refused: list[Sequence[str]] = []
+    smi = SmiCards(lambda arguments: "busy\n" if arguments in refused else answers.get(tuple(arguments), "unknown\n"))
+
+    def slices() -> list[Optional[str]]:
+        return [gpu.profile for gpu in smi.collect([]).gpus if gpu.parent_uuid is not None]
+
+    assert slices() == ["2g.20gb"]
+    refused.append(ADDED[0])
+    seen = [slices() for _ in range(ADD_EVERY * 3)]
+    assert seen[: ADD_EVERY * 2 - 1] == [["2g.20gb"]] * (ADD_EVERY * 2 - 1), "refused once"
+    assert seen[-1] == [], "and once more: it is not known any more"
+
+
+def test_a_tool_that_hangs_on_what_only_adds_is_asked_once_in_a_collection() -> None:
+    asked: list[Sequence[str]] = []
+
+    def hangs(arguments: Sequence[str]) -> str:
+        asked.append(arguments)
+        if arguments == QUERY:
+            return ROWS
+        raise NoAnswer("nvidia-smi did not answer in 10 s")
+
+    cards = SmiCards(hangs).collect([])
+    assert [gpu.uuid for gpu in cards.gpus] == ["GPU-aaaa"] and cards.holders is None
+    assert asked == [QUERY, ADDED[0]]
 
 
 def test_the_list_adds_uuids_and_whole_names_to_the_table() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from runtime.agent.hardware.cards import Key, by_uuid_or_bus, cards_of, refuse_failed
-from runtime.agent.hardware.detector import BY_ABSENCE, NONE, Cards, CollectorError, Detection
+from runtime.agent.hardware.detector import BY_ABSENCE, NONE, Cards, CollectorError, Detection, NoAnswer
 from runtime.agent.hardware.holders import Places
 from runtime.agent.hardware.pci import DISPLAY_CLASSES, SYSFS, accelerators, normal_bus_id
 from runtime.agent.hardware.reading import CardReading, Parser, Reading
@@ -184,21 +184,23 @@ class PlainDetector:
         try:
             output = self._runner.run(tool.name, [path, *arguments], environment=tool.environment)
         except ToolError as error:
-            raise CollectorError(str(error)) from None
+            raise NoAnswer(str(error)) from None
         text = output.stdout + "\n" + output.stderr
         if output.status != 0 and not text.strip():
             raise CollectorError(f"{tool.name} ended with status {output.status} and no word")
         return tool.parse(list(arguments), text)
 
     def _aside(self, tool: Tool, path: str, asked: Sequence[Sequence[str]]) -> list[Reading]:
-        """Answers to what may be refused: then nothing is added. Ends at the first that is not answered at all, so
+        """Answers to what may be refused: then nothing is added. Ends at the first that is not answered in time, so
         that a tool that hangs takes no more of a round than one deadline."""
         answers = []
         for arguments in asked:
             try:
                 answers.append(self._read(tool, path, arguments))
-            except CollectorError:
+            except NoAnswer:
                 break
+            except CollectorError:
+                continue
         return answers
 
 
