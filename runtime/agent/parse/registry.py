@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any, Callable, Optional
 
-from runtime.agent.hardware.infiniband import sysfs
+from runtime.agent.hardware.infiniband import devinfo, rdma_link, sysfs
 from runtime.agent.hardware.infiniband import tools as infiniband
 from runtime.agent.hardware.parsers import (
     brsmi,
@@ -44,10 +44,19 @@ CARDS: dict[str, tuple[str, Parser]] = {
 
 Text = Callable[["list[str]", str], "dict[str, Any]"]
 
+
+def _ports(parse: Callable[[str], dict[str, Any]]) -> Text:
+    return lambda arguments, text: parse(text)
+
+
+_IBSTAT = _ports(infiniband.parse)
+
 TEXTS: dict[str, Text] = {
-    "ibstat": lambda arguments, text: infiniband.parse(text),
-    "ibstatus": lambda arguments, text: infiniband.parse(text),
-    "sysfs": lambda arguments, text: sysfs.parse_record(text),
+    "ibstat": _IBSTAT,
+    "ibstatus": _IBSTAT,
+    "ibv_devinfo": _ports(devinfo.parse),
+    "rdma": _ports(rdma_link.parse),
+    "sysfs": _ports(sysfs.parse_record),
     "docker": docker.parse,
     "v1-models": engines.parse,
     "curl": engines.parse,

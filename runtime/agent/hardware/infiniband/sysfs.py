@@ -16,7 +16,7 @@ FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid", "gids/0")
 LONGEST = 4096
 
 _ADAPTER = re.compile(r"(?:.*/)?(?P<hca>[^/]+)/(?P<file>hca_type|device/numa_node)")
-_PORT = re.compile(r"(?:.*/)?(?P<hca>[^/]+)/ports/(?P<port>\d+)/(?P<file>.+)")
+_PORT = re.compile(rf"(?:.*/)?(?P<hca>[^/]+)/ports/(?P<port>{ports.NUMBER})/(?P<file>.+)")
 
 Tree = dict[str, str]
 """Path below the class folder -> content."""
@@ -83,7 +83,7 @@ def _port(hca: str, port: int, files: Tree, beside: Tree) -> Port:
         rate_gbps=ports.rate_of(files.get("rate")),
         lid=ports.lid_of(files.get("lid")),
         sm_lid=ports.lid_of(files.get("sm_lid")),
-        link_layer=ports.word_of(files.get("link_layer")),
+        link_layer=ports.link_layer_of(files.get("link_layer")),
         gid_prefix=prefix,
         gid_zero=zero,
         numa_node=None if numa is None or numa < 0 else numa,
@@ -94,7 +94,7 @@ def parse_record(text: str) -> dict[str, Any]:
     """A record of the folder, as JSON of path -> content."""
     try:
         tree = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         tree = None
     if not isinstance(tree, dict):
         return ports.summary([], [])

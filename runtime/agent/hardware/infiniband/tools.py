@@ -14,8 +14,8 @@ from runtime.agent.hardware.infiniband.ports import Port
 from runtime.agent.hardware.parsers import tables
 
 _ADAPTER = re.compile(r"\s*CA '([^']+)'")
-_PORT = re.compile(r"\s*Port (\d+):")
-_STATUS = re.compile(r"\s*Infiniband device '([^']+)' port (\d+) status:", re.IGNORECASE)
+_PORT = re.compile(rf"\s*Port ({ports.NUMBER}):")
+_STATUS = re.compile(rf"\s*Infiniband device '([^']+)' port ({ports.NUMBER}) status:", re.IGNORECASE)
 _LINE = re.compile(r"\s*([A-Za-z_ ]+?)\s*:\s*(.*)")
 _PANIC = re.compile(r"ibpanic:.*?(?:device|CA) '([^']+)'")
 
@@ -55,7 +55,7 @@ def _with(port: Port, key: str, value: Optional[str]) -> Port:
         "rate": {"rate_gbps": ports.rate_of(value)},
         "base lid": {"lid": ports.lid_of(value)},
         "sm lid": {"sm_lid": ports.lid_of(value)},
-        "link layer": {"link_layer": ports.word_of(value)},
-        "link_layer": {"link_layer": ports.word_of(value)},
+        "link layer": {"link_layer": ports.link_layer_of(value)},
+        "link_layer": {"link_layer": ports.link_layer_of(value)},
     }
     return dataclasses.replace(port, **known.get(key, {}))
