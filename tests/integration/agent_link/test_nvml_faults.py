@@ -151,7 +151,7 @@ def test_a_child_in_state_d_is_left_alone_and_the_only_one(
         library.heal()
         assert max(here.gaps()) < BEAT_S + LATE_S
     # The file system is thawed: the child ends by the signal that it got long ago.
-    wait_until(lambda: here.runner.stuck() == [], 5)
+    wait_until(lambda: here.runner.stuck() == [], 40)
     assert child.poll() == -signal.SIGKILL
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,21 +26,21 @@ def fresh() -> str:
 @pytest.mark.case("FC-025")
 def test_a_pull_that_never_ends(plane: Plane, make_agent: Callable[..., Agent]) -> None:
     """A pull stalled in the middle of a layer and the job hung for hours; others waited behind it."""
-    agent = make_agent(pull_attempts=2, pull_stall_s=2, workers=2)
+    agent = make_agent(pull_attempts=2, pull_stall_s=4, workers=2)
     image = IMAGE.plus({"big": secrets.token_bytes(1 << 20)})
     with StubRegistry(image, stall=True) as registry:
         stuck = [agent.submit("exit", "0", image=f"{registry.address}/{fresh()}:1") for _ in range(3)]
         for task_id in stuck[:2]:
             plane.phase(task_id, "pulling")
-        began = time.monotonic()
         other = agent.submit("exit", "0")
-        assert plane.ended(other)["status"] == "completed"
+        first = plane.ended(other)
+        assert first["status"] == "completed"
         plane.stop_task(stuck[2])
         assert plane.ended(stuck[2])["reason"] == "stopped_by_operator"
-        assert time.monotonic() - began < 10
         for task_id in stuck[:2]:
             task = plane.ended(task_id)
             assert (task["status"], task["reason"]) == ("failed", "pull_timeout")
+            assert task["finished_at"] > first["finished_at"], "nobody waited behind it"
             assert "Downloading" in task["error"] or "Pulling" in task["error"]
 
 

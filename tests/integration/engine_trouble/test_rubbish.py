@@ -84,7 +84,7 @@ def outcome(rubbish: Rubbish, name: str) -> str:
         found = repr(CALLS[name](DockerDriver(rubbish.address)))
     except DriverError as error:
         found = type(error).__name__
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     return found
 
 
@@ -211,7 +211,7 @@ def test_threads_that_wait_for_an_engine_that_hangs_wait_once(rubbish: Rubbish) 
         return "answered"
 
     began = time.monotonic()
-    with ThreadPoolExecutor(10) as pool:
-        found = list(pool.map(lambda _: ask(), range(10)))
-    assert found == ["EngineUnavailable"] * 10
-    assert time.monotonic() - began < 5
+    with ThreadPoolExecutor(40) as pool:
+        found = list(pool.map(lambda _: ask(), range(40)))
+    assert found == ["EngineUnavailable"] * 40
+    assert time.monotonic() - began < 30, "one after the other they wait 40 s"

@@ -132,9 +132,9 @@ def test_the_network_is_cut_and_healed(node: Node, how: str) -> None:
     node.cut_network(how)  # type: ignore[arg-type]
     assert not _reaches_the_machine(node)
     node.heal_network()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 40
     while not _reaches_the_machine(node):
-        assert time.monotonic() < deadline, "no way to the machine 5 s after healing"
+        assert time.monotonic() < deadline, "no way to the machine after healing"
     assert node.address in node.sh("ip -4 -br addr")
 
 

@@ -77,7 +77,7 @@ def test_what_hangs_is_left_behind_and_named() -> None:
         )
     finally:
         never.set()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert [(one.name, one.state.value) for one in found] == [
         ("hangs", "unknown"),
         ("works", "ok"),
