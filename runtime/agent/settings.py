@@ -22,7 +22,7 @@ from runtime.protocol.constraints import Text, Within
 from runtime.protocol.credentials import BOM, fits_a_header, password_in
 from runtime.protocol.engines import FORMATS
 from runtime.protocol.masking import Masker
-from runtime.protocol.names import is_node_id
+from runtime.protocol.names import ImageReferenceError, is_node_id, parse_image_reference
 from runtime.protocol.problems import Fault
 from runtime.protocol.settings import AWAITS, PREFIX, SECRET, Loaded, SettingsError, load, rank
 from runtime.protocol.yaml_faults import unique_keys, yaml_fault
@@ -39,11 +39,16 @@ def default_workers() -> int:
 @dataclass(frozen=True)
 class HardwareSettings:
     """``detect``: the first vendor found or all of them; ``tools``: command name -> path; ``virtual_cards``:
-    how many virtual cards a node without any card reports."""
+    how many virtual cards a node without any card reports. ``probe_image``: what has to end well on a card that was bad
+    (with ``probe_command``, else the image's own; in ``probe_timeout_s``) before it is given out again; None: nothing.
+    """
 
     detect: Annotated[str, Text(pattern="first|all")] = "first"
     tools: dict[str, str] = field(default_factory=dict)
     virtual_cards: Annotated[int, Within(0, 64)] = 1
+    probe_image: Optional[str] = None
+    probe_command: list[str] = field(default_factory=list)
+    probe_timeout_s: Annotated[float, Within(1, 3600)] = 60
 
 
 @dataclass(frozen=True)
@@ -254,6 +259,7 @@ def _faults(settings: AgentSettings) -> list[Fault]:
         )
     faults += _path_faults(settings)
     faults += _priority_faults(settings.engine_priorities)
+    faults += _probe_faults(settings.hardware)
     for n, fabric in enumerate(settings.fabrics):
         hcas = fabric.get("hcas", [])
         if not isinstance(fabric.get("name"), str) or set(fabric) - {"name", "hcas"}:
@@ -274,6 +280,17 @@ def _priority_faults(priorities: dict[str, list[str]]) -> list[Fault]:
             if wanted is not None:
                 faults.append(Fault(f"engine_priorities.{form}.{n}", repr(entry)[:80], wanted))
     return faults
+
+
+def _probe_faults(hardware: HardwareSettings) -> list[Fault]:
+    if hardware.probe_image is None:
+        given = bool(hardware.probe_command)
+        return [Fault("hardware.probe_command", "a command without an image", "hardware.probe_image")] if given else []
+    try:
+        parse_image_reference(hardware.probe_image)
+    except ImageReferenceError as error:
+        return [Fault("hardware.probe_image", f"{hardware.probe_image[:80]!r}: {error}", "an image reference")]
+    return []
 
 
 def _without_login(url: str) -> str:
@@ -308,6 +325,14 @@ def state_dir_of(path: Optional[Path], environ: Mapping[str, str]) -> Path:
         document = None
     value = document.get("state_dir") if isinstance(document, dict) else None
     return Path(value if isinstance(value, str) else AgentSettings.state_dir)
+
+
+def named_fabrics(environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The fabrics that this machine's settings name; none where there are no settings, or none that can be read."""
+    loaded, faults = load_with_faults(None, environ)
+    if loaded is None or any(fault.path.startswith("fabrics") for fault in faults):
+        return []
+    return loaded.settings.fabrics
 
 
 def masker_of(settings: AgentSettings) -> Masker:

@@ -126,14 +126,13 @@ class DockerDriver:
         return signalled_before_end(event_of(line) for line in events)
 
     def list_own(self) -> list[Seen]:
-        """Every container that carries our labels, of this and of other control planes, in one call."""
-        rows = self._engine.call(
-            "GET",
-            "/containers/json",
-            params={"all": "1", "filters": json.dumps({"label": [LABEL_UID]})},
-            timeout_s=LIST_S,
-        )
-        return listing_of(rows)
+        """Every container of a task, of this and of other control planes, in one call."""
+        return self.list_labelled(LABEL_UID)
+
+    def list_labelled(self, label: str) -> list[Seen]:
+        """Every container that carries this label, whatever its state, in one call."""
+        params = {"all": "1", "filters": json.dumps({"label": [label]})}
+        return listing_of(self._engine.call("GET", "/containers/json", params=params, timeout_s=LIST_S))
 
     def inspect(self, container_id: str) -> Facts:
         """NotThere when the container is gone."""
@@ -165,7 +164,7 @@ class DockerDriver:
             found = self.inspect(name)
         except NotThere:
             return None  # it went in between
-        same = all(found.labels.get(label) == plan.labels[label] for label in _SAME_CLAIM)
+        same = all(label in plan.labels and found.labels.get(label) == plan.labels[label] for label in _SAME_CLAIM)
         return found.id if same and found.state == "created" else None
 
     def _create(self, name: str, body: dict[str, Any]) -> str:

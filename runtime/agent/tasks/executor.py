@@ -13,7 +13,7 @@ from runtime.agent.tasks.boot import boot_mark
 from runtime.agent.tasks.engines import Engine, Engines
 from runtime.agent.tasks.events import EventThread
 from runtime.agent.tasks.held import Held
-from runtime.agent.tasks.holding import Holding
+from runtime.agent.tasks.holding import Holding, users
 from runtime.agent.tasks.intents import Intents
 from runtime.agent.tasks.journal_file import JournalError
 from runtime.agent.tasks.listing import NOT_ASKED
@@ -263,6 +263,10 @@ class Executor:
     def holders(self, processes: list[GpuHolder]) -> list[GpuHolder]:
         """``processes`` that hold cards, with whose they are."""
         return self._holding.told(processes)
+
+    def card_users(self) -> Optional[dict[str, str]]:
+        """Card or slice -> the task or container that holds it; None while that is not known."""
+        return users(self._claims, self._strangers)
 
     def orphans(self) -> Told:
         return self._orphans.told()

@@ -16,6 +16,7 @@ from runtime.protocol.heartbeat import GpuHolder
 if TYPE_CHECKING:
     from runtime.agent.drivers.driver import Seen
     from runtime.agent.tasks.listing import Listing
+    from runtime.agent.tasks.strangers import Strangers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,20 @@ class Holding:
                 complete = False
         containers = [seen for listing in listings for seen in listing.containers]
         return Known(containers, complete, min((listing.at for listing in listings), default=None))
+
+
+def users(claims: Claims, strangers: Strangers) -> Optional[dict[str, str]]:
+    """Card or slice -> the task that has it, or the container of nobody's claim; None while an engine that may run one
+    cannot be listed. A task that sleeps has left its cards."""
+    foreign, orphans = strangers.foreign(), strangers.orphans()
+    if foreign is None or orphans is None:
+        return None
+    found = {uuid: f"container {one.container_id[:12]}" for one in (*foreign, *orphans) for uuid in one.gpus}
+    for held in claims.all():
+        asleep = held.record.stage is Stage.SLEEPING and not held.wake
+        if held.record.stage is not Stage.DONE and not asleep:
+            found.update({gpu.uuid: f"task {held.record.task_id}" for gpu in held.record.gpus})
+    return found
 
 
 def owned(
