@@ -13,7 +13,16 @@ from runtime.protocol import routes
 from runtime.protocol.build import this_build
 from runtime.protocol.problems import CODES, MEDIA_TYPE
 from runtime.server.api import contract
-from runtime.server.api.contract import AGENT, ALWAYS, AS_AGENT, AS_OPERATOR, EITHER, OPERATOR, WITH_BODY, Operation
+from runtime.server.api.contract.operation import (
+    AGENT,
+    ALWAYS,
+    AS_AGENT,
+    AS_OPERATOR,
+    EITHER,
+    OPERATOR,
+    WITH_BODY,
+    Operation,
+)
 from runtime.server.validation import adapter
 
 blueprint = flask.Blueprint("openapi", __name__)
