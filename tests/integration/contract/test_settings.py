@@ -107,6 +107,9 @@ AGENT_TABLE: dict[str, tuple[Any, Any]] = {
     "hardware.detect": ("first", "all"),
     "hardware.tools": ({}, {"nvidia-smi": "/somewhere/nvidia-smi"}),
     "hardware.virtual_cards": (1, 2),
+    "hardware.probe_image": (None, "probe:1"),
+    "hardware.probe_command": ([], ["check", "--all"]),
+    "hardware.probe_timeout_s": (60, 64),
     "disk_min_free_mib": (2048, 2049),
     "log_max_mib": (50, 51),
 }
