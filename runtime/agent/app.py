@@ -17,6 +17,8 @@ from runtime.agent.engines.watch import EnginesSnapshot, EngineWatch
 from runtime.agent.handover import Handover
 from runtime.agent.hardware.detectors import all_detectors
 from runtime.agent.hardware.host import HostReader, HostWatch
+from runtime.agent.hardware.infiniband.adapters import by_adapter
+from runtime.agent.hardware.infiniband.watch import AdapterWatch
 from runtime.agent.hardware.inventory import Inventory
 from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.link.client import ServerClient
@@ -93,6 +95,7 @@ class Parts:
     notifier: Optional[Notifier] = None
     journal: Callable[[], JournalHealth] = JournalHealth
     masker: Masker = field(default_factory=Masker)
+    adapters: Optional[AdapterWatch] = None
 
 
 class Agent:
@@ -115,6 +118,7 @@ class Agent:
             self.loops,
             parts.models.snapshot if parts.models is not None else ModelsSnapshot,
             parts.engines.snapshot if parts.engines is not None else EnginesSnapshot,
+            parts.adapters.snapshot if parts.adapters is not None else lambda: None,
         )
         self.heartbeats = Heartbeats(
             parts.client,
@@ -205,8 +209,9 @@ class Agent:
         return [*own, self._poll, self._safety, *self._lookers(), *instructions, *parts.executor.loops()]
 
     def _lookers(self) -> list[Loop]:
-        """What looks for models and engines."""
-        return [part.loop for part in (self._parts.models, self._parts.engines) if part is not None]
+        """What looks for models, engines and adapters."""
+        parts = self._parts
+        return [part.loop for part in (parts.models, parts.engines, parts.adapters) if part is not None]
 
     def stuck_loops(self) -> list[str]:
         """Names of loops that make no progress; what reads disks may hang on one without blame."""
@@ -341,6 +346,7 @@ def build(settings: AgentSettings, masker: Masker, *, adopt_node_id: bool = Fals
     engines = EngineWatch(
         settings.engine_priorities, docker.images.list, executor.servers, interval=beat_s, on_first=more_is_known
     )
+    adapters = AdapterWatch(runner, by_adapter(settings.fabrics), on_first=more_is_known)
     instructions = InstructionRunner(client, docker.images, journal, identity)
     reader = HostReader(
         server=(client.address.host, client.address.port),
@@ -362,6 +368,7 @@ def build(settings: AgentSettings, masker: Masker, *, adopt_node_id: bool = Fals
             notifier,
             journal=journal.health,
             masker=masker,
+            adapters=adapters,
         )
     )
     handover.drain(settings.pull_total_s)

@@ -21,6 +21,7 @@ from runtime.protocol.heartbeat import (
     Fabric,
     Foreign,
     GpuHolder,
+    Hca,
     Host,
     ProcessState,
     Slots,
@@ -71,6 +72,7 @@ class ContentSource:
         loops: Callable[[], list[Loop]],
         models: Callable[[], ModelsSnapshot] = ModelsSnapshot,
         engines: Callable[[], EnginesSnapshot] = EnginesSnapshot,
+        hcas: Callable[[], Optional[list[Hca]]] = lambda: None,
     ) -> None:
         self._settings = settings
         self._cards = cards
@@ -79,6 +81,7 @@ class ContentSource:
         self._loops = loops
         self._models = models
         self._engines = engines
+        self._hcas = hcas
         self._build = this_build()
         self._told: Optional[AgentBuild] = None
         self._told_how: list[tuple[str, bool, bool]] = []
@@ -98,6 +101,7 @@ class ContentSource:
             "process": process,
             "slots": workload.slots(),
             "labels": self._settings.labels,
+            "hcas": self._hcas(),
             "fabrics": self._fabrics,
             "live_task_ids": workload.live_task_ids(),
             "task_health": workload.task_health(),

@@ -105,7 +105,9 @@ def _parser() -> argparse.ArgumentParser:
         "--tool", action="append", default=[], type=_tool, metavar="NAME=PATH", help="where a vendor's command is"
     )
     inventory.add_argument("--nvidia-smi", metavar="PATH", help="the same as --tool nvidia-smi=PATH")
-    inventory.add_argument("--ib-root", metavar="DIR", type=Path, help="instead of /sys/class/infiniband")
+    inventory.add_argument(
+        "--ib-root", metavar="DIR", type=Path, default=Path("/sys/class/infiniband"), help="instead of %(default)s"
+    )
     inventory.add_argument("--no-gpu", action="store_true", help="do not look for cards")
     inventory.add_argument("--no-nvml", action="store_true", help="ask nvidia-smi instead of NVML")
 
@@ -292,13 +294,15 @@ def _config(options: argparse.Namespace) -> int:
 
 def _inventory(options: argparse.Namespace) -> int:
     from runtime.agent.engines.inventory import add_software, software_lines
+    from runtime.agent.hardware.infiniband.adapters import by_adapter
     from runtime.agent.hardware.report import add_infiniband, as_table, take_inventory
+    from runtime.agent.settings import named_fabrics
 
     tools: dict[str, str] = dict(options.tool)
     if options.nvidia_smi:
         tools["nvidia-smi"] = options.nvidia_smi
     report = take_inventory(tools, cards=not options.no_gpu, nvml=not options.no_nvml)
-    add_infiniband(report, options.ib_root)
+    add_infiniband(report, by_adapter(named_fabrics(os.environ)), options.ib_root)
     add_software(report)
     print(json.dumps(report) if options.json else "\n".join([as_table(report), *software_lines(report)]))
     if report["error"]:

@@ -335,6 +335,14 @@ def named_fabrics(environ: Mapping[str, str]) -> list[dict[str, Any]]:
     return loaded.settings.fabrics
 
 
+def named_fabrics(environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The fabrics that this machine's settings name; none where there are no settings, or none that can be read."""
+    loaded, faults = load_with_faults(None, environ)
+    if loaded is None or any(fault.path.startswith("fabrics") for fault in faults):
+        return []
+    return loaded.settings.fabrics
+
+
 def masker_of(settings: AgentSettings) -> Masker:
     """Knows every secret that the settings hold."""
     masker = Masker()

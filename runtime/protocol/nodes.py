@@ -13,6 +13,7 @@ from runtime.protocol.heartbeat import (
     DockerState,
     Engine,
     Fabric,
+    Hca,
     Host,
     ModelsScan,
     ProcessState,
@@ -107,6 +108,7 @@ class Node:
     gpus: Optional[list[Card]] = None
     labels: dict[str, str] = field(default_factory=dict)
     fabrics: Optional[list[Fabric]] = None
+    hcas: Optional[list[Hca]] = None
     engines: Optional[list[Engine]] = None
     discovered_models: Optional[list[DiscoveredModel]] = None
     models_scan: Optional[ModelsScan] = None

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-from runtime.agent.deadline import Late, within
 from runtime.agent.hardware.detector import Detector
 from runtime.agent.hardware.detectors import all_detectors
 from runtime.agent.hardware.infiniband import adapters, sysfs
+from runtime.agent.hardware.infiniband.look import look
 from runtime.agent.hardware.inventory import GpuSnapshot, Inventory
 from runtime.agent.hardware.nvidia import Nvidia
-from runtime.agent.hardware.tools import ToolRunner
+from runtime.agent.hardware.tools import ToolError, ToolRunner
+from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.protocol.codec import encode
 from runtime.protocol.heartbeat import Gpu, GpuHolder, GpuStats
 from runtime.protocol.names import node_id_from_hostname
+
+MIXED = "mixed"
+"""``source`` where tools of several vendors answer."""
 
 
 def take_inventory(tools: dict[str, str], *, cards: bool = True, nvml: bool = True) -> dict[str, Any]:
@@ -42,20 +47,15 @@ def take_inventory(tools: dict[str, str], *, cards: bool = True, nvml: bool = Tr
         inventory.stop()
 
 
-INFINIBAND_S = 10.0
-"""So long may the kernel take for all files of all adapters: a driver asks the adapter's firmware."""
-
-
-def add_infiniband(report: dict[str, Any], root: Optional[Path] = None) -> None:
-    """Adds the ports below ``root`` (the kernel's folder by default) and what the node cannot do for want of them."""
+def add_infiniband(report: dict[str, Any], fabrics: Mapping[str, str], root: Path = sysfs.ROOT) -> None:
+    """Adds the ports below ``root`` and what the node cannot do for want of them. ``fabrics``: adapter -> fabric."""
     try:
-        tree, unreadable = within(INFINIBAND_S, lambda: sysfs.read_tree(root or sysfs.ROOT))
-    except Late:
-        report["cannot"].append(f"InfiniBand not known: the kernel gave no answer within {INFINIBAND_S:g} s")
+        looked = look(ToolRunner(), root)
+    except ToolError as error:
+        report["cannot"].append(f"InfiniBand not known: {error}")
         return
-    ports = sysfs.ports_of(tree)
-    report["hcas"] = adapters.adapters(ports, {})
-    without = adapters.cannot(ports, unreadable)
+    report["hcas"] = adapters.adapters(looked, fabrics)
+    without = adapters.cannot(looked)
     if without is not None:
         report["cannot"].append(without)
 
@@ -73,11 +73,14 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
         _card(gpu, stats.get(gpu.uuid), problems.get(gpu.uuid, []), ok=gpu.uuid not in condemned)
         for gpu in snapshot.gpus or []
     ]
-    classes = Counter(gpu.gpu_class for gpu in snapshot.gpus or [] if gpu.gpu_class)
+    # A card that is cut is given out by its slices alone.
+    cut = {gpu.parent_uuid for gpu in snapshot.gpus or []}
+    classes = Counter(gpu.gpu_class for gpu in snapshot.gpus or [] if gpu.gpu_class and gpu.uuid not in cut)
     real = [gpu for gpu in snapshot.gpus or [] if gpu.vendor != "virtual"]
     cannot = [] if real else ["no accelerator that answers: cannot run tasks that ask for cards"]
+    cannot += _left_out(snapshot)
     return {
-        "source": snapshot.source,
+        "source": MIXED if "+" in snapshot.source else snapshot.source,
         "error": snapshot.collector_error,
         "detection": encode(snapshot.detection),
         "classes": [{"class": name, "count": count} for name, count in sorted(classes.items())],
@@ -90,6 +93,18 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
         "models": None,
         "cannot": cannot,
     }
+
+
+def _left_out(snapshot: GpuSnapshot) -> list[str]:
+    """Vendors that answer with cards beside the one that the node goes by."""
+    used = {gpu.vendor for gpu in snapshot.gpus or []}
+    if snapshot.collector_error is not None:
+        return []
+    return [
+        f"cards of {one.vendor} are here too: cannot give them out unless hardware.detect is all"
+        for one in snapshot.detection
+        if one.found and one.vendor not in used and not used <= {VIRTUAL}
+    ]
 
 
 def _holders(holders: Optional[list[GpuHolder]]) -> Optional[list[GpuHolder]]:
@@ -144,6 +159,12 @@ def as_table(report: dict[str, Any]) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     if len(rows) == 1:
         lines = ["no cards"]
+    listed = {card["uuid"] for card in report["gpus"]}
+    lines += [
+        f"card {one['uuid'] or _text(one['index'])}, not listed: {one['reason']}"
+        for one in report["gpu_collect_failures"]
+        if one["uuid"] not in listed
+    ]
     lines += [
         f"{one['vendor']}: {'found' if one['found'] else 'not found'}, {one['why']}" for one in report["detection"]
     ]

@@ -126,6 +126,7 @@ def _node(
         gpus=_cards(view, stats, uses) if known_cards else None,
         labels=view.labels,
         fabrics=sections.get("fabrics"),
+        hcas=sections.get("hcas"),
         engines=sections.get("engines"),
         clock_skew_s=round(skew, 3) if skew is not None else None,
         warnings=warnings,

@@ -9,6 +9,8 @@ from typing import Any, Optional
 
 from runtime.agent.app import Agent, Parts
 from runtime.agent.hardware.host import HostReader, HostWatch
+from runtime.agent.hardware.infiniband.adapters import by_adapter
+from runtime.agent.hardware.infiniband.watch import AdapterWatch
 from runtime.agent.hardware.inventory import Inventory
 from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.link.client import ServerClient
@@ -108,6 +110,7 @@ def whole_agent(
     environ: Optional[dict[str, str]] = None,
     refused_s: Optional[float] = None,
     runner: Optional[ToolRunner] = None,
+    ib_root: Optional[Path] = None,
     **settings: Any,
 ) -> tuple[Agent, CountingExecutor, CountingInstructions]:
     node_id = settings.pop("node_id", None)
@@ -117,10 +120,19 @@ def whole_agent(
     runner = runner or ToolRunner(deadline_s=2.0)
     inventory = Inventory(list(detectors), runner, node_id=identity.node_id, state_dir=state_dir)
     reader = HostReader(server=(client.address.host, client.address.port), mgmt_addr=None, paths=[str(state_dir)])
+    adapters = AdapterWatch(runner, by_adapter(made.fabrics), root=ib_root or state_dir / "no-adapters")
     tasks, instructions = executor or CountingExecutor(), CountingInstructions()
     agent = Agent(
         Parts(
-            made, identity, client, inventory, HostWatch(reader), tasks, instructions, notifier=Notifier(environ or {})
+            made,
+            identity,
+            client,
+            inventory,
+            HostWatch(reader),
+            tasks,
+            instructions,
+            notifier=Notifier(environ or {}),
+            adapters=adapters,
         )
     )
     if refused_s is not None:
