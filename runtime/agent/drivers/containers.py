@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.agent.drivers.driver import ContainerPlan
+from runtime.agent.drivers.driver import ContainerPlan, Mount
 
 MIB = 1 << 20
 LOG_FILES = 2
@@ -28,16 +28,8 @@ def create_body(plan: ContainerPlan) -> dict[str, Any]:
                 "max-file": str(LOG_FILES),
             },
         },
-        "Mounts": [
-            {
-                "Type": "bind",
-                "Source": mount.source,
-                "Target": mount.target,
-                "ReadOnly": mount.read_only,
-                "BindOptions": {"Propagation": "rprivate"},
-            }
-            for mount in plan.mounts
-        ],
+        # The task's volumes first, in their order.
+        "Mounts": [_bind(mount) for mount in (*plan.mounts, *(Mount(place, place, True) for place in plan.shown))],
         **plan.devices,
     }
     if plan.network == "bridge":
@@ -70,3 +62,14 @@ def create_body(plan: ContainerPlan) -> dict[str, Any]:
     if plan.user is not None:
         body["User"] = plan.user
     return body
+
+
+def _bind(mount: Mount) -> dict[str, Any]:
+    """A source that is not there is refused, not made."""
+    return {
+        "Type": "bind",
+        "Source": mount.source,
+        "Target": mount.target,
+        "ReadOnly": mount.read_only,
+        "BindOptions": {"Propagation": "rprivate"},
+    }

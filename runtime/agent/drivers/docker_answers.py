@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from runtime.agent.drivers.driver import LABEL_UID, EngineFacts, Facts, Seen
+from runtime.agent.drivers.driver import LABEL_CARDS, LABEL_UID, EngineFacts, Facts, Seen
 from runtime.agent.drivers.errors import EngineUnavailable
 from runtime.protocol.times import from_wire
 
@@ -174,10 +174,11 @@ def moment(text: Any) -> Optional[str]:
 
 
 def _cards(config: dict[str, Any], host: dict[str, Any]) -> tuple[str, ...]:
-    """By the device requests, else by the variable of NVIDIA's runtime."""
+    """By the device requests, else by the variable of NVIDIA's runtime; and those that only a label of ours names."""
     asked = [str(name) for request in host.get("DeviceRequests") or () for name in request.get("DeviceIDs") or ()]
     said = [item[len(CARDS_VARIABLE) :] for item in config.get("Env") or () if item.startswith(CARDS_VARIABLE)]
     words = asked or [word for value in said for word in value.split(",")]
+    words = [*words, *_text((config.get("Labels") or {}).get(LABEL_CARDS)).split(",")]
     return tuple(sorted({word for word in words if word not in NO_CARDS}))
 
 

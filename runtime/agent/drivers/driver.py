@@ -20,6 +20,9 @@ LABEL_UID = LABEL_PREFIX + "uid"
 LABEL_ATTEMPT = LABEL_PREFIX + "attempt"
 LABEL_CLAIM = LABEL_PREFIX + "claim"
 LABEL_DEADLINE = LABEL_PREFIX + "deadline"
+LABEL_CARDS = LABEL_PREFIX + "cards"
+LABEL_GIVEN = LABEL_PREFIX + "given"
+"""Uuids of cards that went to the container by device files or numbers, and which those are."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where a task's program is looked for when nobody says where."""
@@ -93,7 +96,8 @@ class Mount:
 class ContainerPlan:
     """A container as it shall be. ``env`` is complete: what the task said, and over it what the agent owns;
     ``unset`` names what the image must not say either. ``devices`` holds parts of the engine's host configuration
-    (see ``hardware.visibility``), ``gpus`` the cards themselves."""
+    that give cards, ``files`` their device files among them; ``shown`` is mounted read-only where it is on the host;
+    ``gpus`` are the cards themselves."""
 
     name: str
     image: str
@@ -113,6 +117,8 @@ class ContainerPlan:
     ipc_host: bool = False
     log_max_mib: int = 50
     devices: dict[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
     gpus: tuple[Gpu, ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Optional, Protocol
+from typing import Any, Optional, Protocol
 
 from runtime.protocol.heartbeat import (
     Gpu,
@@ -42,7 +42,8 @@ class Cards:
     """One good collection. A card that failed is in ``failures`` and, if it was ever read, still in ``gpus``.
 
     ``topology`` None: not looked at, or unknown. ``source`` names the tool that answered. ``holders``: which processes
-    hold cards, as the tool tells it; None when it cannot tell. ``notes`` condemn nothing.
+    hold cards, as the tool tells it; None when it cannot tell. ``notes`` condemn nothing. ``tells``: by uuid what only
+    this tool says of a card; it stays on this node.
     """
 
     gpus: list[Gpu]
@@ -53,6 +54,7 @@ class Cards:
     source: str = ""
     holders: Optional[list[GpuHolder]] = None
     notes: list[GpuNote] = field(default_factory=list)
+    tells: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

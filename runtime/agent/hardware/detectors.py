@@ -1,4 +1,4 @@
-"""The vendors, in the order that decides when several answer. One line and one module a vendor."""
+"""The vendors, in the order that decides when several answer. A name here and one module a vendor."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from runtime.agent.hardware.vendors.iluvatar import ILUVATAR
 from runtime.agent.hardware.vendors.kunlun import KUNLUN
 from runtime.agent.hardware.vendors.metax import METAX
 from runtime.agent.hardware.vendors.musa import MUSA
-from runtime.agent.hardware.vendors.plain import PlainDetector
+from runtime.agent.hardware.vendors.plain import PlainDetector, Vendor
 
 Factory = Callable[[ToolRunner, "dict[str, str]"], Detector]
 
+BEFORE_NVIDIA = (MUSA, HYGON, CAMBRICON, BIREN, ASCEND, KUNLUN, ILUVATAR)
+AFTER_NVIDIA = (METAX, ENFLAME)
+VENDORS: tuple[Vendor, ...] = (*BEFORE_NVIDIA, *AFTER_NVIDIA)
+"""Those that are made of a description."""
+
+
+def _of(vendor: Vendor) -> tuple[str, Factory]:
+    return vendor.name, partial(PlainDetector, vendor)
+
+
 DETECTORS: tuple[tuple[str, Factory], ...] = (
-    ("musa", partial(PlainDetector, MUSA)),
-    ("hygon", partial(PlainDetector, HYGON)),
-    ("cambricon", partial(PlainDetector, CAMBRICON)),
-    ("biren", partial(PlainDetector, BIREN)),
-    ("ascend", partial(PlainDetector, ASCEND)),
-    ("kunlun", partial(PlainDetector, KUNLUN)),
-    ("iluvatar", partial(PlainDetector, ILUVATAR)),
+    *map(_of, BEFORE_NVIDIA),
     ("nvidia", Nvidia),
-    ("metax", partial(PlainDetector, METAX)),
-    ("enflame", partial(PlainDetector, ENFLAME)),
+    *map(_of, AFTER_NVIDIA),
 )
 """(vendor, what makes its detector), in order of preference."""
 

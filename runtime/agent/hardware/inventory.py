@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from runtime.agent.hardware.detector import Cards, CollectorError, Detection, Detector
 from runtime.agent.hardware.tools import ToolRunner
@@ -47,7 +47,9 @@ class GpuSnapshot:
     """What the heartbeat says of cards. ``gpus`` None: not known yet; a failing collector never shrinks it.
 
     ``collector_error`` is the sentence of a collection that failed as a whole; ``stats``, ``failures``,
-    ``capabilities`` and ``notes`` are then empty: they are of now, or not at all. ``holders``: None when no tool tells.
+    ``capabilities`` and ``notes`` are then empty: they are of now, or not at all. ``holders``: None when no tool
+    tells. ``tells``: by uuid what only a vendor's tool says of a card, for whoever gives it to a task; never part of
+    a heartbeat.
     """
 
     gpus: Optional[list[Gpu]] = None
@@ -60,6 +62,7 @@ class GpuSnapshot:
     source: str = "unavailable"
     holders: Optional[list[GpuHolder]] = None
     notes: list[GpuNote] = field(default_factory=list)
+    tells: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def gpu(self, uuid: str) -> Optional[Gpu]:
         return next((gpu for gpu in self.gpus or [] if gpu.uuid == uuid), None)
@@ -171,7 +174,13 @@ class Inventory:
             source="+".join(cards.source for cards in parts) or "unavailable",
             holders=_together([cards.holders for cards in parts]),
             notes=[note for cards in parts for note in cards.notes],
+            tells={**self._told(gpus), **{uuid: words for cards in parts for uuid, words in cards.tells.items()}},
         )
+
+    def _told(self, gpus: list[Gpu]) -> dict[str, dict[str, Any]]:
+        """What was last told of cards that are still listed: of those that do not answer there is nothing newer."""
+        before = self.snapshot().tells
+        return {gpu.uuid: before[gpu.uuid] for gpu in gpus if gpu.uuid in before}
 
     def _without_cards(self) -> GpuSnapshot:
         """No vendor answers with cards: virtual ones, unless some vendor is here but fails."""

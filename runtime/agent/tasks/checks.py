@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Union
@@ -11,11 +12,12 @@ from runtime.agent.drivers.driver import Mount
 from runtime.agent.drivers.process.sandbox import TargetRefused, check_target, hidden_paths
 from runtime.agent.drivers.process.script import SHELLS_OWN
 from runtime.agent.drivers.process.users import UserRefused, run_as
-from runtime.agent.hardware.visibility import HANDED_OUT
+from runtime.agent.hardware.giving.description import CardOptions, NotGiven
+from runtime.agent.hardware.visibility import Decide, container_options, given, process_options
 from runtime.agent.tasks.volumes import Fence, VolumeRejected, numeric_owner
 from runtime.protocol.heartbeat import Gpu
 from runtime.protocol.names import ImageReferenceError, is_env_name, parse_image_reference
-from runtime.protocol.paths import target_name
+from runtime.protocol.paths import is_within, target_name
 from runtime.protocol.program import program_faults
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Driver, Kind
@@ -47,6 +49,7 @@ class Checked:
     env: dict[str, str] = field(repr=False)
     mounts: tuple[Mount, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    cards: CardOptions = field(default_factory=CardOptions)
     ipc_host: bool = False
     shm_mib: Optional[int] = None
     dropped_env: tuple[str, ...] = ()
@@ -58,8 +61,10 @@ def check(
     snapshot: GpuSnapshot,
     settings: AgentSettings,
     engine_root: Optional[str] = None,
+    runtimes: Sequence[str] = (),
 ) -> Checked:
-    """All checks, cheapest first. Raises CheckFailed. Makes the folders of volumes that say ``create``.
+    """All checks, cheapest first. Raises CheckFailed. Makes the folders of volumes that say ``create``. ``runtimes``
+    are the engine's.
 
     The mounts are left out: volumes are admitted once more when they are held for the container.
     """
@@ -71,11 +76,15 @@ def check(
     if spec.network == "host" and not settings.allow_host_network:
         raise CheckFailed(Reason.PROFILE_REJECTED, "this node does not allow the host's network (allow_host_network)")
     gpus = checked_gpus(assigned, snapshot)
+    cards = checked_giving(gpus, snapshot, runtimes, container_options)
+    check_driver_mounts(spec, cards.mounts)
     ipc_host, shm_mib = shared_memory(spec, len(gpus), settings.allow_ipc_host)
     if ipc_host:
         check_host_shm(spec, len(gpus))
     check_volumes(spec, fence_of(settings, engine_root))
-    return Checked(image=image, env=env, gpus=gpus, ipc_host=ipc_host, shm_mib=shm_mib, dropped_env=dropped)
+    return Checked(
+        image=image, env=env, gpus=gpus, cards=cards, ipc_host=ipc_host, shm_mib=shm_mib, dropped_env=dropped
+    )
 
 
 def _check_process(
@@ -96,6 +105,7 @@ def _check_process(
     except UserRefused as refused:
         raise CheckFailed(Reason.PROFILE_REJECTED, f"user {spec.user!r}: {refused}") from None
     gpus = checked_gpus(assigned, snapshot)
+    cards = checked_giving(gpus, snapshot, (), process_options)
     check_volumes(spec, fence_of(settings, None))
     hidden = hidden_paths(own_places(settings))
     for volume in spec.volumes:
@@ -103,7 +113,7 @@ def _check_process(
             check_target(volume.container, hidden)
         except TargetRefused as error:
             raise CheckFailed(Reason.VOLUME_REJECTED, str(error)) from None
-    return Checked(image="", env=env, gpus=gpus, dropped_env=dropped)
+    return Checked(image="", env=env, gpus=gpus, cards=cards, dropped_env=dropped)
 
 
 def checked_image(image: Optional[str]) -> str:
@@ -153,11 +163,29 @@ def checked_gpus(assigned: tuple[AssignedGpu, ...], snapshot: GpuSnapshot) -> tu
         for uuid in (gpu.uuid, gpu.parent_uuid):
             if uuid in failing:
                 raise CheckFailed(Reason.GPU_UNAVAILABLE, f"card {uuid} fails: {failing[uuid]}")
-        if gpu.vendor not in HANDED_OUT:
-            words = f"this release cannot give a card of {gpu.vendor} ({gpu.uuid}) to a task"
-            raise CheckFailed(Reason.GPU_UNAVAILABLE, words)
         found.append(gpu)
     return tuple(found)
+
+
+def checked_giving(
+    gpus: tuple[Gpu, ...], snapshot: GpuSnapshot, runtimes: Sequence[str], decide: Decide
+) -> CardOptions:
+    """How these cards get to the task. Raises CheckFailed when they cannot, with what is missing."""
+    try:
+        return given(gpus, snapshot, runtimes, decide)
+    except NotGiven as error:
+        raise CheckFailed(Reason.GPU_UNAVAILABLE, str(error)) from None
+
+
+def check_driver_mounts(spec: TaskSpec, mounts: Sequence[str]) -> None:
+    """What is shown of the cards' driver lies neither in a volume nor around one: the engine would make its mount point
+    in the volume, or the volume's in the driver."""
+    for volume in spec.volumes:
+        target = target_name(volume.container)
+        for place in mounts:
+            if is_within(target, place) or is_within(place, target):
+                words = f"volume path {volume.container!r}: the driver of the task's cards is shown at {place}"
+                raise CheckFailed(Reason.VOLUME_REJECTED, words)
 
 
 def shared_memory(spec: TaskSpec, cards: int, allow_ipc_host: bool) -> tuple[bool, Optional[int]]:

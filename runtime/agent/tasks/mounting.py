@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from runtime.agent.drivers.driver import Mount
 from runtime.agent.drivers.errors import DriverError
+from runtime.agent.hardware.visibility import MOUNTED
 from runtime.agent.tasks.checks import CheckFailed, fence_of
 from runtime.agent.tasks.pins import MARK_NS, PinFailed
 from runtime.agent.tasks.volumes import Fence, VolumeRejected, numeric_owner
@@ -90,7 +91,9 @@ class Mounting:
         if not record.spec.volumes or record.container_id is None:
             return True
         if not record.mounts or not parts.pins.exists(record.key):
-            if parts.driver_of(held).inspect(record.container_id).sources != self._places(record):
+            sources = parts.driver_of(held).inspect(record.container_id).sources
+            # Beside the volumes there may be what the agent shows of the cards' driver.
+            if tuple(source for source in sources if source not in MOUNTED) != self._places(record):
                 return False
             parts.write(held, mounts=())  # what is written there is of its former run
             self.hold(held)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Optional
 
 from runtime.agent.drivers.driver import (
     LABEL_ATTEMPT,
+    LABEL_CARDS,
     LABEL_CLAIM,
     LABEL_CONTROL_PLANE,
     LABEL_DEADLINE,
+    LABEL_GIVEN,
     LABEL_INSTANCE,
     LABEL_NODE,
     LABEL_TASK,
     LABEL_UID,
     ContainerPlan,
 )
-from runtime.agent.hardware.visibility import OWNED_VARIABLES, container_options
+from runtime.agent.hardware.giving.description import CardOptions
+from runtime.agent.hardware.visibility import OWNED_VARIABLES
 from runtime.agent.tasks.checks import Checked
 from runtime.agent.tasks.records import ClaimRecord
-from runtime.protocol.heartbeat import Gpu
 from runtime.protocol.tasks import TaskSpec
 from runtime.protocol.times import now, to_wire
 
@@ -28,43 +30,38 @@ NAME_PREFIX = "task-"
 RESUME_VARIABLE = "HETEROFLOW_RESUME_FROM_CHECKPOINT"
 
 
-@dataclass(frozen=True)
-class CardOptions:
-    """``env``: the variables that say which cards are seen; they belong to the agent. ``host``: parts of the
-    engine's host configuration."""
-
-    env: dict[str, str]
-    host: dict[str, Any]
-
-
-def card_options(gpus: tuple[Gpu, ...], runtimes: tuple[str, ...]) -> CardOptions:
-    """The engine's options for these cards, all of one vendor."""
-    vendor: Optional[str] = gpus[0].vendor if gpus else None
-    options = container_options(vendor, list(gpus), list(runtimes))
+def engine_options(cards: CardOptions) -> dict[str, Any]:
+    """Parts of the engine's host configuration that give cards. A device file can be read and written, not made."""
     host: dict[str, Any] = {}
-    if "runtime" in options:
-        host["Runtime"] = options["runtime"]
-    if "device_requests" in options:
-        host["DeviceRequests"] = options["device_requests"]
-    return CardOptions(options["environment"], host)
+    if cards.runtime is not None:
+        host["Runtime"] = cards.runtime
+    if cards.requests:
+        host["DeviceRequests"] = [dict(request) for request in cards.requests]
+    if cards.files:
+        host["Devices"] = [
+            {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rw"} for path in cards.files
+        ]
+    if cards.groups:
+        host["GroupAdd"] = [str(group) for group in cards.groups]
+    return host
 
 
 def container_plan(
     record: ClaimRecord,
     spec: TaskSpec,
     checked: Checked,
-    cards: CardOptions,
     node_id: str,
     instance_id: str,
     log_mib: int,
 ) -> ContainerPlan:
     """The container of one attempt. The agent's variables replace what task and image say."""
+    cards = checked.cards
     return ContainerPlan(
         name=NAME_PREFIX + record.task_id,
         image=checked.image,
-        labels=labels(record, spec, node_id, instance_id),
-        env=environment(checked.env, spec.resume_from_checkpoint, cards.env),
-        unset=tuple(name for name in OWNED_VARIABLES if name not in cards.env),
+        labels={**labels(record, spec, node_id, instance_id), **card_labels(checked)},
+        env=environment(checked.env, spec.resume_from_checkpoint, cards.environment),
+        unset=tuple(name for name in OWNED_VARIABLES if name not in cards.environment),
         entrypoint=spec.entrypoint,
         command=spec.command,
         workdir=spec.workdir,
@@ -77,12 +74,14 @@ def container_plan(
         shm_mib=checked.shm_mib,
         ipc_host=checked.ipc_host,
         log_max_mib=log_mib,
-        devices=cards.host,
+        devices=engine_options(cards),
+        files=cards.files,
+        shown=cards.mounts,
         gpus=checked.gpus,
     )
 
 
-def environment(said: dict[str, str], resume_from: Optional[str], cards: dict[str, str]) -> dict[str, str]:
+def environment(said: dict[str, str], resume_from: Optional[str], cards: Mapping[str, str]) -> dict[str, str]:
     """What the task said, and over it what is the agent's: where to resume, and which cards are seen. Nothing of the
     agent's own environment."""
     env = {name: value for name, value in said.items() if name not in OWNED_VARIABLES}
@@ -104,6 +103,13 @@ def labels(record: ClaimRecord, spec: TaskSpec, node_id: str, instance_id: str) 
         LABEL_CLAIM: record.claim_token,
         LABEL_DEADLINE: deadline,
     }
+
+
+def card_labels(checked: Checked) -> dict[str, str]:
+    """Of cards that their uuids do not name to an engine: which they are, and by what they were given."""
+    if not checked.cards.named:
+        return {}
+    return {LABEL_CARDS: ",".join(gpu.uuid for gpu in checked.gpus), LABEL_GIVEN: checked.cards.named}
 
 
 def spare_name(record: ClaimRecord) -> str:

@@ -11,9 +11,10 @@ from runtime.agent.tasks import room
 from runtime.agent.tasks.checks import Checked, CheckFailed, check, fence_of
 from runtime.agent.tasks.classify import Conclusion, StopReason, start_failure
 from runtime.agent.tasks.confidential import without_secrets
+from runtime.agent.tasks.giving import by_place, moved
 from runtime.agent.tasks.images import engine_line
 from runtime.agent.tasks.mounting import ELSEWHERE, Mounting
-from runtime.agent.tasks.plan import card_options, container_plan, spare_name
+from runtime.agent.tasks.plan import container_plan, spare_name
 from runtime.agent.tasks.pulling import Puller, end_without_image, no_room
 from runtime.agent.tasks.records import Stage
 from runtime.agent.tasks.resuming import Resuming
@@ -63,7 +64,14 @@ class Preparing:
         engine = parts.engine_of(held)
         try:
             spec = self._routed(held, spec, engine.facts.root_dir)
-            checked = check(spec, held.record.gpus, parts.snapshot(), parts.settings, engine.facts.root_dir)
+            checked = check(
+                spec,
+                held.record.gpus,
+                parts.snapshot(),
+                parts.settings,
+                engine.facts.root_dir,
+                engine.facts.runtimes,
+            )
         except CheckFailed as failed:
             return self._turn.end(held, end_without_image(failed.reason, failed.text), None)
         if checked.dropped_env:
@@ -155,7 +163,6 @@ class Preparing:
             record,
             spec,
             checked,
-            card_options(checked.gpus, parts.engine_of(held).facts.runtimes),
             parts.identity.node_id,
             parts.identity.instance_id,
             parts.settings.log_max_mib,
@@ -171,7 +178,10 @@ class Preparing:
                 return True
             return self._turn.end(held, start_failure(parts.masked(held, gone.text)), None)
         except EngineRefused as refusal:
-            if checked.mounts and "bind source path does not exist" in refusal.text:
+            missing = "bind source path does not exist" in refusal.text
+            if missing and any(place in refusal.text for place in checked.cards.mounts):
+                return self._turn.end(held, end_without_image(Reason.GPU_UNAVAILABLE, refusal.text), None)
+            if missing and checked.mounts:
                 return self._turn.end(held, end_without_image(Reason.ENGINE_UNAVAILABLE, ELSEWHERE), None)
             verdict = start_failure(parts.masked(held, refusal.text))
             if verdict.reason is Reason.DISK_FULL:
@@ -196,7 +206,7 @@ class Preparing:
         if self._claiming.full_spec(held) is None:  # after a restart: the server may have given the task away since
             return False
         try:
-            if not self._mounting.stands(held):
+            if not self._mounting.stands(held) or self._has_other_cards(held, container_id):
                 parts.driver_of(held).remove(container_id)  # it never ran
                 parts.write(held, stage=Stage.CLAIMED, container_id=None)
                 return True
@@ -217,6 +227,15 @@ class Preparing:
         except EngineRefused as refusal:
             parts.write(held, start_error=engine_line(parts.masked(held, refusal.text)))
         return True
+
+    def _has_other_cards(self, held: Held, container_id: str) -> bool:
+        """Whether what its cards are on this node has changed since it was made. Raises CheckFailed."""
+        if not by_place(held.record):
+            return False
+        other = moved(self._parts, held, self._parts.driver_of(held).inspect(container_id))
+        if other is not None:
+            log.info("task %s: %s; it is made anew", held.record.task_id, other)
+        return other is not None
 
     def _ran_already(self, held: Held, container_id: str) -> bool:
         """Whether the journal is behind: its last words were lost, or somebody else started the container."""

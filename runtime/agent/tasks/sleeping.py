@@ -15,6 +15,7 @@ from runtime.agent.link.errors import Refused, Unavailable
 from runtime.agent.link.retry import retrying
 from runtime.agent.tasks.checks import CheckFailed, checked_gpus
 from runtime.agent.tasks.classify import Conclusion, StopReason, start_failure
+from runtime.agent.tasks.giving import moved
 from runtime.agent.tasks.records import Stage
 from runtime.agent.tasks.report import is_so_already, move_update, policy_of
 from runtime.agent.tasks.steps import Step
@@ -85,17 +86,20 @@ class Sleeping:
             return self._turn.end(held, Conclusion(_ENDED.status, _ENDED.reason, facts.exit_code), facts)
         self.tell(held)
         if held.wake:
-            return self._wake(held)
+            return self._wake(held, facts)
         self._rests(held)
         return False
 
     # Waking
 
-    def _wake(self, held: Held) -> bool:
+    def _wake(self, held: Held, facts: Facts) -> bool:
         parts, record = self._parts, held.record
         assert record.container_id is not None
         try:
             checked_gpus(record.gpus, parts.snapshot())
+            other = moved(parts, held, facts)
+            if other is not None:
+                return self._stays(held, other)
             if not self._mounting.stands(held):
                 return self._stays(held, OTHER_SOURCES)
         except CheckFailed as failed:

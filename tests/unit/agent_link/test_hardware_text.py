@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.agent.hardware.detector import CollectorError, gpu_class
+from runtime.agent.hardware.giving.description import Card, CardOptions, Host
 from runtime.agent.hardware.nvidia_by_smi import Listed, SmiCards, cards_of_smi
 from runtime.agent.hardware.nvml_cards import cards_of_nvml, topology_of
 from runtime.agent.hardware.parsers import nvidia_smi
@@ -300,10 +301,9 @@ def test_commands_beside_the_path_are_found(tmp_path) -> None:
 
 
 def test_what_a_container_sees() -> None:
-    card = Gpu("GPU-1", "nvidia")
-    none = container_options(None, [])
-    assert none == {"environment": {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NVIDIA_VISIBLE_DEVICES": "void"}}
-    by_runtime = container_options("nvidia", [card, Gpu("GPU-2", "nvidia")], ["runc", "nvidia"])
-    assert by_runtime["runtime"] == "nvidia" and by_runtime["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
-    by_request = container_options("nvidia", [card], ["runc"])
-    assert by_request["device_requests"][0]["DeviceIDs"] == ["GPU-1"]
+    card, two = Card(Gpu("GPU-1", "nvidia")), Card(Gpu("GPU-2", "nvidia"))
+    assert container_options([]) == CardOptions({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NVIDIA_VISIBLE_DEVICES": "void"})
+    by_runtime = container_options([card, two], host=Host(runtimes=("runc", "nvidia")))
+    assert by_runtime.runtime == "nvidia" and by_runtime.environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
+    by_request = container_options([card], host=Host(runtimes=("runc",)))
+    assert by_request.requests[0]["DeviceIDs"] == ["GPU-1"]

@@ -9,7 +9,7 @@ import pytest
 from runtime.agent.drivers.containers import create_body
 from runtime.agent.drivers.driver import ContainerPlan, Mount
 from runtime.agent.hardware.inventory import GpuSnapshot
-from runtime.agent.hardware.visibility import OWNED_VARIABLES
+from runtime.agent.hardware.visibility import OWNED_VARIABLES, container_options
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.checks import (
     CheckFailed,
@@ -17,10 +17,11 @@ from runtime.agent.tasks.checks import (
     check_host_shm,
     check_program,
     checked_env,
+    checked_giving,
     checked_gpus,
     shared_memory,
 )
-from runtime.agent.tasks.plan import card_options, container_plan, spare_name
+from runtime.agent.tasks.plan import container_plan, engine_options, spare_name
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
 from runtime.protocol.heartbeat import Gpu, GpuCollectFailure
 from runtime.protocol.reasons import Reason
@@ -51,9 +52,9 @@ def test_cards() -> None:
     assert checked_gpus((AssignedGpu("GPU-1"),), here) == (card,)
     with pytest.raises(CheckFailed, match="GPU-2 is not on this node"):
         checked_gpus((AssignedGpu("GPU-2"),), here)
-    other = GpuSnapshot(gpus=[Gpu("0000/1", "ascend")])
-    with pytest.raises(CheckFailed, match="cannot give a card of ascend") as refused:
-        checked_gpus((AssignedGpu("0000/1"),), other)
+    other = Gpu("0000/1", "somebody")
+    with pytest.raises(CheckFailed, match="cannot give a card of somebody") as refused:
+        checked_giving((other,), GpuSnapshot(gpus=[other]), (), container_options)
     assert refused.value.reason is Reason.GPU_UNAVAILABLE
     failing = GpuSnapshot(gpus=[card, part], failures=[GpuCollectFailure("GPU-1", 0, "GPU is lost")])
     for uuid in ("GPU-1", "MIG-1"):
@@ -108,7 +109,7 @@ RECORD = ClaimRecord(Key("1234-5678-9", 2), "a", "cp", "token", Stage.CLAIMED, T
 
 def test_the_agents_variables_replace_the_tasks() -> None:
     spec = TaskSpec("t", image="a", env={"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0", "X": "1"})
-    plan = container_plan(RECORD, spec, check(spec, (), NO_CARDS, AgentSettings()), card_options((), ()), "n", "i", 50)
+    plan = container_plan(RECORD, spec, check(spec, (), NO_CARDS, AgentSettings()), "n", "i", 50)
     assert plan.env == {"X": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NVIDIA_VISIBLE_DEVICES": "void"}
     assert {"CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"} < set(plan.unset), "an image may set them, too"
     assert set(plan.unset) == set(OWNED_VARIABLES) - set(plan.env)
@@ -121,9 +122,11 @@ def test_the_agents_variables_replace_the_tasks() -> None:
 
 def test_cards_go_to_the_engine() -> None:
     card = Gpu("GPU-1", "nvidia")
-    assert card_options((card,), ("runc",)).host["DeviceRequests"][0]["DeviceIDs"] == ["GPU-1"]
-    assert card_options((card,), ("nvidia", "runc")).host == {"Runtime": "nvidia"}
-    assert card_options((card,), ()).env["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+    here = GpuSnapshot(gpus=[card])
+    by_hook, by_runtime = (checked_giving((card,), here, each, container_options) for each in ((), ("nvidia", "runc")))
+    assert engine_options(by_hook)["DeviceRequests"][0]["DeviceIDs"] == ["GPU-1"]
+    assert engine_options(by_runtime) == {"Runtime": "nvidia"}
+    assert by_hook.environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
 
 
 def test_the_containers_body() -> None:
@@ -184,5 +187,5 @@ def test_the_containers_body() -> None:
 
 def test_ports_of_the_spec_reach_the_plan() -> None:
     spec = TaskSpec("t", image="a", ports=[PortMapping(80), PortMapping(81, 8081)])
-    plan = container_plan(RECORD, spec, check(spec, (), NO_CARDS, AgentSettings()), card_options((), ()), "n", "i", 50)
+    plan = container_plan(RECORD, spec, check(spec, (), NO_CARDS, AgentSettings()), "n", "i", 50)
     assert plan.ports == ((80, None), (81, 8081))

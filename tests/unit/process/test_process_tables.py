@@ -17,7 +17,8 @@ from runtime.agent.drivers.process.records import End, Record
 from runtime.agent.drivers.process.sandbox import TargetRefused, check_target, hidden_paths, program, properties
 from runtime.agent.drivers.process.script import go_script
 from runtime.agent.drivers.process.users import OWN_FIRST, UserRefused, run_as
-from runtime.agent.hardware.visibility import OWNED_VARIABLES, process_environment
+from runtime.agent.hardware.giving.description import Card
+from runtime.agent.hardware.visibility import OWNED_VARIABLES, process_options
 from runtime.protocol.heartbeat import Gpu
 
 AT = "2026-01-02T03:04:05Z"
@@ -207,8 +208,8 @@ def test_only_its_cards(tmp_path: Path) -> None:
 
 def test_what_a_process_sees_of_cards() -> None:
     none, two = (
-        process_environment(None, []),
-        process_environment("nvidia", [Gpu("GPU-1", "nvidia"), Gpu("GPU-2", "nvidia")]),
+        process_options([]).environment,
+        process_options([Card(Gpu("GPU-1", "nvidia")), Card(Gpu("GPU-2", "nvidia"))]).environment,
     )
     assert (none["CUDA_VISIBLE_DEVICES"], none["NVIDIA_VISIBLE_DEVICES"]) == ("", "void")
     assert (two["CUDA_VISIBLE_DEVICES"], two["CUDA_DEVICE_ORDER"]) == ("GPU-1,GPU-2", "PCI_BUS_ID")

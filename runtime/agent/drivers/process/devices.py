@@ -1,4 +1,4 @@
-"""Which device files belong to cards, so that a process gets those and no others."""
+"""Which device files belong to NVIDIA's cards, so that a process gets those and no others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
+from runtime.agent.hardware.visibility import HANDED_OUT, NVIDIA
 from runtime.protocol.heartbeat import Gpu
 
 COMMON_NVIDIA = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "dxg")
@@ -20,17 +21,16 @@ class DevicesUnknown(Exception):
 
 
 def device_files(gpus: Sequence[Gpu], root: Path = Path("/")) -> tuple[str, ...]:
-    """Paths below /dev that exist. Raises DevicesUnknown.
+    """Paths below /dev that exist, of NVIDIA's cards; those of others come with the plan. Raises DevicesUnknown.
 
-    NVIDIA: the driver's own files under /proc/driver/nvidia name each card's and each slice's minor number.
+    The driver's own files under /proc/driver/nvidia name each card's and each slice's minor number.
     """
     found: list[str] = []
     for gpu in gpus:
-        if gpu.vendor == "virtual":
-            continue
-        if gpu.vendor != "nvidia":
+        if gpu.vendor not in HANDED_OUT:
             raise DevicesUnknown(f"no such device: which files belong to a card of {gpu.vendor} is not known here")
-        found += _nvidia(gpu, root)
+        if gpu.vendor == NVIDIA:
+            found += _nvidia(gpu, root)
     return tuple(dict.fromkeys(found))
 
 

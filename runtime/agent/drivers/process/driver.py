@@ -24,7 +24,6 @@ from runtime.agent.drivers.process.records import End, Folder, Marks, Record
 from runtime.agent.drivers.process.sandbox import UNIT_PREFIX
 from runtime.agent.drivers.process.script import go_script
 from runtime.agent.drivers.process.users import UserRefused, home_of, run_as
-from runtime.agent.hardware.visibility import process_environment
 
 ENGINE_ID = "processes"
 SILENCE_S = 300.0
@@ -119,11 +118,9 @@ class ProcessDriver:
         uid = plan.labels.get(LABEL_UID, "")
         try:
             who = run_as(plan.user, uid, self._allow_root)
-            devices = device_files(plan.gpus)
+            devices = (*device_files(plan.gpus), *plan.files)
         except (UserRefused, DevicesUnknown) as refused:
             raise EngineRefused(400, str(refused)) from None
-        vendor = plan.gpus[0].vendor if plan.gpus else None
-        env = {**plan.env, **process_environment(vendor, list(plan.gpus))}
         argv = [*(plan.entrypoint or ()), *(plan.command or ())]
         if not argv:
             raise EngineRefused(400, "there is nothing to run: neither entrypoint nor command")
@@ -150,7 +147,7 @@ class ProcessDriver:
                 output.mkdir(mode=0o700, parents=True)
             except OSError as error:
                 raise EngineUnavailable(f"{output}: {error.strerror}") from None
-            self._folder.save(record, go_script(argv, env, plan.workdir, home_of(who)))
+            self._folder.save(record, go_script(argv, plan.env, plan.workdir, home_of(who)))
         return record_id
 
     def start(self, container_id: str) -> None:

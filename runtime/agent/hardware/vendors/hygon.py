@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Optional
 
 from runtime.agent.hardware.cards import by_uuid_or_bus
+from runtime.agent.hardware.giving.description import Giving
+from runtime.agent.hardware.giving.files import graphics
 from runtime.agent.hardware.parsers import hy_smi
 from runtime.agent.hardware.pci import DISPLAY_CLASSES
 from runtime.agent.hardware.reading import CardReading
@@ -47,4 +49,13 @@ HYGON = Vendor(
     pci_classes=(*DISPLAY_CLASSES, CO_PROCESSOR),
     signs=("/dev/mkfd", "/opt/hyhal"),
     key=by_bus_or_unique_id,
+    giving=Giving(
+        files=graphics(),
+        patterns=("/dev/dri/card[0-9]*", "/dev/dri/renderD[0-9]*"),
+        control=("/dev/kfd", "/dev/mkfd"),
+        variables=("HIP_VISIBLE_DEVICES",),
+        mounts=("/opt/hyhal",),
+        # Another filter before that one: the second would count what the first has left.
+        owned=("ROCR_VISIBLE_DEVICES",),
+    ),
 )

@@ -7,6 +7,8 @@ get other numbers. Some uuids are unreadable: the PCI address is what a card is 
 from __future__ import annotations
 
 from runtime.agent.hardware.cards import by_bus_and_chip
+from runtime.agent.hardware.giving.description import Giving, Runtime
+from runtime.agent.hardware.giving.files import numbered
 from runtime.agent.hardware.parsers import ixsmi
 from runtime.agent.hardware.vendors.plain import Tool, Vendor, questions
 
@@ -26,4 +28,12 @@ ILUVATAR = Vendor(
     pci_vendors=("0x1e3e",),
     signs=("/dev/iluvatar[0-9]*",),
     key=by_bus_and_chip,
+    giving=Giving(
+        # The tool's number of a card is its minor number.
+        files=numbered("/dev/iluvatar"),
+        patterns=("/dev/iluvatar[0-9]*",),
+        variables=("CUDA_VISIBLE_DEVICES",),
+        runtimes=(Runtime("iluvatar", "IX_VISIBLE_DEVICES"),),
+        owned=("ILUVATAR_COREX_VISIBLE_DEVICES",),
+    ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from runtime.agent.hardware.giving.description import Giving, Runtime
+from runtime.agent.hardware.giving.files import beside, graphics, numbered
 from runtime.agent.hardware.parsers import mthreads_gmi
 from runtime.agent.hardware.vendors.plain import Tool, Vendor
 
@@ -16,4 +18,11 @@ MUSA = Vendor(
     ),
     pci_vendors=("0x1ed5",),
     signs=("/dev/mtgpu.[0-9]*",),
+    giving=Giving(
+        files=beside(numbered("/dev/mtgpu."), graphics(needed=False)),
+        patterns=("/dev/mtgpu.[0-9]*", "/dev/dri/card[0-9]*", "/dev/dri/renderD[0-9]*"),
+        variables=("MUSA_VISIBLE_DEVICES",),
+        mounts=("/usr/bin/mthreads-gmi",),
+        runtimes=(Runtime("mthreads", "MTHREADS_VISIBLE_DEVICES", none="none"),),
+    ),
 )

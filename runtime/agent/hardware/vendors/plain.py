@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 from runtime.agent.hardware.cards import Key, by_uuid_or_bus, cards_of, refuse_failed
 from runtime.agent.hardware.detector import BY_ABSENCE, NONE, Cards, CollectorError, Detection, NoAnswer
+from runtime.agent.hardware.giving.description import Giving
 from runtime.agent.hardware.holders import Places
 from runtime.agent.hardware.pci import DISPLAY_CLASSES, SYSFS, accelerators, normal_bus_id
 from runtime.agent.hardware.reading import CardReading, Parser, Reading
@@ -70,6 +71,7 @@ class Vendor:
     name: str
     tools: Sequence[Tool]
     pci_vendors: Sequence[str]
+    giving: Giving
     pci_classes: Sequence[str] = DISPLAY_CLASSES
     signs: Sequence[str] = ()
     key: Key = by_uuid_or_bus
@@ -144,7 +146,10 @@ class PlainDetector:
         about = self._about
         cards = cards_of(reading, known, vendor=about.name, source=tool.name, key=about.key, sysfs=self._sysfs)
         self._keyed = all(gpu.uuid != f"{about.name}-{gpu.index}" for gpu in cards.gpus)
-        return cards if cards.holders is None else dataclasses.replace(cards, holders=self._places.of(cards.holders))
+        # Those that answer come first, in the reading's order.
+        tells = {gpu.uuid: {**reading.more, **card.more} for card, gpu in zip(reading.cards, cards.gpus)}
+        holders = None if cards.holders is None else self._places.of(cards.holders)
+        return dataclasses.replace(cards, holders=holders, tells=tells)
 
     def close(self) -> None:
         """Nothing is held between two calls."""

@@ -102,7 +102,10 @@ def _card(table: _Table, first: list[str], second: list[str]) -> CardReading:
     more: dict[str, Any] = {"npu_id": ordinal(npu), "chip_id": ordinal(chip[0])}
     if hbm is not None:
         more["ddr_used_mib"], more["ddr_total_mib"] = _pair(memory)
-    index = ordinal(chip[1]) if table.numbered and len(chip) > 1 else ordinal(npu)
+    device = ordinal(chip[1]) if table.numbered and len(chip) > 1 else None
+    if device is not None:
+        more["phy_id"] = device
+    index = device if device is not None else ordinal(npu)
     raw = word(first[1])
     health = verdict(raw)
     return CardReading(
