@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 MODELS_LIMIT = 1000
+LONGEST_CONTEXT = 2**53
+"""In tokens: a larger number would not outlive its way through JSON."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,6 @@ def read_served(text: str) -> Served:
 def _context(row: dict[str, Any]) -> Optional[int]:
     meta = row.get("meta")
     for value in (row.get("max_model_len"), meta.get("n_ctx") if isinstance(meta, dict) else None):
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LONGEST_CONTEXT:
             return value
     return None

@@ -51,7 +51,7 @@ def parse(arguments: list[str], text: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    return int(text) if text.isdigit() and len(text) < 6 else text
+    return int(text) if re.fullmatch("[0-9]{1,5}", text) else text
 
 
 def _versions(text: str) -> dict[str, Optional[str]]:
@@ -68,9 +68,10 @@ def _state(text: str) -> Optional[dict[str, Any]]:
         return None
     try:
         found, _ = json.JSONDecoder().raw_decode(text, begins.end() - 1)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("ExitCode"), int) else None
+    code = found.get("ExitCode") if isinstance(found, dict) else None
+    return found if isinstance(code, int) and not isinstance(code, bool) else None
 
 
 def _ended(state: dict[str, Any]) -> dict[str, Any]:

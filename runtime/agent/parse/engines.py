@@ -13,7 +13,8 @@ from runtime.agent.engines.served import read_served
 from runtime.agent.hardware.parsers import tables
 from runtime.agent.tasks.images import PERMANENT, RETRYABLE
 
-_GIB = r"(\d+(?:\.\d+)?)\s*GiB"
+_NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+_GIB = rf"{_NUMBER}\s*GiB"
 
 
 def parse(arguments: list[str], text: str) -> dict[str, Any]:
@@ -44,18 +45,18 @@ def _nothing(found: re.Match[str], text: str) -> dict[str, Any]:
 
 
 def _shm(found: re.Match[str], text: str) -> dict[str, Any]:
-    wanted = re.search(r"extend \S+ to (\d+) bytes|shared memory segment \S+ \(size (\d+)\)", text)
+    wanted = re.search(r"extend \S+ to ([0-9]{1,18}) bytes|shared memory segment \S+ \(size ([0-9]{1,18})\)", text)
     return {} if wanted is None else {"wanted_bytes": int(wanted[1] or wanted[2])}
 
 
 def _share(found: re.Match[str], text: str) -> dict[str, Any]:
-    share = re.search(r"mem_fraction_static=(\d+(?:\.\d+)?)", text)
+    share = re.search(rf"mem_fraction_static={_NUMBER}(?![\d.])", text)
     return {} if share is None else {"mem_fraction_static": float(share[1])}
 
 
 def _free(found: re.Match[str], text: str) -> dict[str, Any]:
     """vLLM: somebody else holds the card; it may be free when their container is gone."""
-    amounts = re.search(rf"\((\d+(?:\.\d+)?)\s*/\s*{_GIB}\).*?\((\d+(?:\.\d+)?),\s*{_GIB}\)", text, re.DOTALL)
+    amounts = re.search(rf"\({_NUMBER}\s*/\s*{_GIB}\).*?\({_NUMBER},\s*{_GIB}\)", text, re.DOTALL)
     more: dict[str, Any] = {"ambiguous": True}
     if amounts is not None:
         free, total, share, wanted = (float(value) for value in amounts.groups())
@@ -67,8 +68,8 @@ def _card(found: re.Match[str], text: str) -> dict[str, Any]:
     """PyTorch: "capacity" is misspelt in some releases."""
     more: dict[str, Any] = {}
     rest = text[found.start() :]
-    index = re.search(r"\bGPU (\d+)", rest)
-    total = re.search(rf"{_GIB} total capac\w+|total capac\w+ of {_GIB}", rest)
+    index = re.search(r"\bGPU ([0-9]{1,9})(?![\d.])", rest)
+    total = re.search(rf"(?<![\d.]){_GIB} total capac\w+|total capac\w+ of {_GIB}", rest)
     if index is not None:
         more["gpu_index_in_process"] = int(index[1])
     if total is not None:

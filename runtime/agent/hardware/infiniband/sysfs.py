@@ -68,7 +68,7 @@ def ports_of(tree: Tree) -> list[Port]:
 
 def _place(item: tuple[tuple[str, int], Any]) -> tuple[Any, ...]:
     (hca, port), _ = item
-    return (*((int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", hca)), (port, ""))
+    return (*((int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d{1,9})", hca)), (port, ""))
 
 
 def _port(hca: str, port: int, files: Tree, beside: Tree) -> Port:
@@ -98,4 +98,4 @@ def parse_record(text: str) -> dict[str, Any]:
         tree = None
     if not isinstance(tree, dict):
         return ports.summary([], [])
-    return ports.summary(ports_of({str(path): str(content) for path, content in tree.items()}), [])
+    return ports.summary(ports_of({path: content for path, content in tree.items() if isinstance(content, str)}), [])

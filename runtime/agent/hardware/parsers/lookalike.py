@@ -20,11 +20,11 @@ from runtime.agent.hardware.values import number, word
 BUS = re.compile(r"(?<![\w:])(?:[0-9A-Fa-f]{2,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\b")
 _CARD = re.compile(r"(?P<index>\d{1,9})\s+(?P<name>\S.*?)(?:\s+(?:On|Off|N/?A|ERR!))?")
 _DRIVER = re.compile(r"Driver Ver(?:sion)?\s*:\s*(\d[\w.]*)", re.IGNORECASE)
-_TEMPERATURE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(?:°?C|℃)(?!\w)")
+_TEMPERATURE = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*(?:°?C|℃)(?!\w)")
 _WATTS = r"\d+(?:\.\d+)?(?:\s*W)?"
-_POWER = re.compile(rf"(?<![\w.])(?P<draw>\[?N/?A\]?|{_WATTS})\s*/\s*(?P<cap>\[?N/?A\]?|{_WATTS})\s*$")
-_BARE_POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*W(?!\w)")
-_PERCENT = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*%")
+_POWER = re.compile(rf"(?<![\w.,:])(?P<draw>\[?N/?A\]?|{_WATTS})\s*/\s*(?P<cap>\[?N/?A\]?|{_WATTS})\s*$")
+_BARE_POWER = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*W(?!\w)")
+_PERCENT = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*%")
 _PROCESS = re.compile(
     r"(?P<index>\d{1,9})\s+(?:(?:\d{1,9}|N/A)\s+(?:\d{1,9}|N/A)\s+)?(?P<pid>\d{1,9})\s+(?:[A-Z](?:\+[A-Z])*\s+)?"
     r"(?P<name>\S.*?)\s+(?P<memory>\d+\s*(?:[KMG]iB)?|N/A)"
@@ -169,7 +169,8 @@ class _Reader:
 
     def _process(self, cells: list[str]) -> None:
         row = " ".join(cells)
-        match = _PROCESS.fullmatch(row)
+        # An empty cell stands where two rows were joined into one line.
+        match = _PROCESS.fullmatch(row) if "" not in cells else None
         if _NO_PROCESS.search(row):
             self.table.processes = self.table.processes or []
         elif match is not None:

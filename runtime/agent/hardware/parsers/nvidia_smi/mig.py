@@ -155,7 +155,7 @@ def _matches(pattern: re.Pattern[str], row: str) -> list[dict[str, Any]]:
 
 def _profile(labels: list[str], start: re.Match[str]) -> dict[str, Any]:
     """The first line of a profile: after the name, cells stand in the order of the labels."""
-    profile: dict[str, Any] = {"gpu": int(start["gpu"]), "name": start["name"], "id": -1}
+    profile: dict[str, Any] = {"gpu": int(start["gpu"]), "name": start["name"], "id": None}
     for label, cell in zip(labels[2:], start["rest"].split()):
         key = label.lower()
         if key == "instances":

@@ -1,0 +1,79 @@
+"""Texts that no tool prints, as they come out of cut, joined and retyped ones: nothing is made of what is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runtime.agent.parse.registry import parse_text
+from tests.samples import differences
+
+LONG = "9" * 5000
+UNKNOWN = {"kind": None, "reason": None}
+
+CASES: list[tuple[str, str, list[str], str, dict[str, Any]]] = [
+    ("a state without an end", "docker", ["inspect"], '"State": ' + '{"a":' * 20_000, UNKNOWN),
+    ("an exit code that is a word", "docker", ["inspect"], '"State": {"ExitCode": true}', UNKNOWN),
+    (
+        *("a digit that is none", "docker", ["run"]),
+        'error gathering device information while adding custom device "²": no such file or directory',
+        {"reason": "device", "path": "²"},
+    ),
+    ("a record without an end", "sysfs", [], '{"a":' * 20_000, {"ports": []}),
+    (
+        *("an adapter called by a number", "sysfs", []),
+        f'{{"²/ports/1/state": "4: ACTIVE", "{LONG}/ports/1/state": "4: ACTIVE"}}',
+        {"active": 2},
+    ),
+    (
+        *("a file that is not there", "sysfs", []),
+        '{"a/ports/1/state": null, "a/ports/1/rate": "100 Gb/sec", "a/ports/1/link_layer": true}',
+        {"ports": [{"hca": "a", "state": None, "rate_gbps": 100.0, "link_layer": None}]},
+    ),
+    (
+        *("numbers without an end", "vllm", []),
+        f"CUDA out of memory. GPU {LONG} has a total capacity of {LONG} GiB",
+        {"kind": "permanent", "reason": "memory"},
+    ),
+    (
+        *("a segment without an end", "nccl", []),
+        f"failed to extend /dev/shm/x to {LONG} bytes, error: No space left on device",
+        {"kind": "permanent", "reason": "shm"},
+    ),
+    (
+        *("a context that no machine holds", "vllm", []),
+        f'{{"data": [{{"id": "a", "max_model_len": {LONG[:400]}}}]}}',
+        {"models": [{"id": "a", "max_model_len": None}]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "tool", "arguments", "text", "right"), CASES, ids=lambda value: str(value)[:30])
+def test_nothing_is_made_of_it(what: str, tool: str, arguments: list[str], text: str, right: dict[str, Any]) -> None:
+    found = parse_text(tool, arguments, text)
+    assert differences(right, found) == []
+    assert not {"wanted_bytes", "gpu_index_in_process", "total_gib"} & set(found)
+
+
+def test_a_profile_without_a_number_has_none() -> None:
+    text = "| GPU instance profiles: |\n| GPU  Name  Memory |\n| 2  MIG 1g.7gb  6.5 |\n"
+    assert parse_text("nvidia-smi", ["mig", "-lgip"], text)["mig"]["profiles"] == [
+        {"gpu": 2, "name": "1g.7gb", "id": None, "memory_gib": 6.5}
+    ]
+
+
+def test_the_time_in_a_cell_is_no_temperature() -> None:
+    head = "| DEV  NAME | BUS-ID |\n| Temp  Pwr(Usage/Cap) | Mem |\n|---------|\n"
+    card = "| 3  Parrot | 00:3b:00.0 |\n| {} | x |\n"
+    for cell, heat in (("41 C", 41.0), ("23:58:51 C", None), ("23:58:51.417 C", None), ("1,5 C", None)):
+        (found,) = parse_text("efsmi", [], head + card.format(cell))["gpus"]
+        assert found["temperature_c"] == heat
+
+
+def test_two_processes_in_one_line_are_not_one() -> None:
+    head = "| Process: |\n| GPU  PID  Process Name  GPU Memory |\n"
+    one = "| 1  400  work  20 |\n"
+    both = "| 1  400  work  20 || 2  500  work  30 |\n"
+    assert [each["pid"] for each in parse_text("mx-smi", [], head + one)["processes"]] == [400]
+    assert not parse_text("mx-smi", [], head + both)["processes"]
