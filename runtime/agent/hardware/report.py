@@ -15,6 +15,7 @@ from runtime.agent.hardware.infiniband import adapters, sysfs
 from runtime.agent.hardware.infiniband.look import look
 from runtime.agent.hardware.inventory import GpuSnapshot, Inventory
 from runtime.agent.hardware.nvidia import Nvidia
+from runtime.agent.hardware.report_lines import holder_lines, link_lines, without_links, without_memory
 from runtime.agent.hardware.tools import ToolError, ToolRunner
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.protocol.codec import encode
@@ -79,7 +80,7 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
     real = [gpu for gpu in snapshot.gpus or [] if gpu.vendor != "virtual"]
     cannot = [] if real else ["no accelerator that answers: cannot run tasks that ask for cards"]
     cannot += _left_out(snapshot)
-    return {
+    report: dict[str, Any] = {
         "source": MIXED if "+" in snapshot.source else snapshot.source,
         "error": snapshot.collector_error,
         "detection": encode(snapshot.detection),
@@ -93,6 +94,8 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
         "models": None,
         "cannot": cannot,
     }
+    cannot += [*without_links(report), *without_memory(report)]
+    return report
 
 
 def _left_out(snapshot: GpuSnapshot) -> list[str]:
@@ -137,8 +140,8 @@ def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str], *, ok: bool)
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """For people: a line a card, then what was detected, then what this node cannot do."""
-    head = ("index", "class", "name", "memory", "used", "capability", "health", "uuid")
+    """For people: a line a card, what was detected, links, holders and ports, then what this node cannot do."""
+    head = ("index", "class", "name", "memory", "used", "capability", "NUMA", "health", "uuid")
     rows = [head]
     for card in report["gpus"]:
         words = (["ok"] if card["health"]["ok"] else []) + card["health"]["problems"]
@@ -151,6 +154,7 @@ def as_table(report: dict[str, Any]) -> str:
                 _mib(card["memory_total_mib"]),
                 _mib(card["memory_used_mib"]),
                 _text(card["compute_capability"]),
+                _text(card["numa_node"]),
                 health,
                 card["uuid"],
             )
@@ -168,7 +172,7 @@ def as_table(report: dict[str, Any]) -> str:
     lines += [
         f"{one['vendor']}: {'found' if one['found'] else 'not found'}, {one['why']}" for one in report["detection"]
     ]
-    lines += adapters.lines(report["hcas"] or [])
+    lines += [*link_lines(report), *holder_lines(report), *adapters.lines(report["hcas"] or [])]
     lines += report["cannot"]
     return "\n".join(lines)
 

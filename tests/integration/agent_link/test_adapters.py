@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.agent_link.stub_server import StubServer, beat_answer
-from tests.integration.agent_link.test_agent_command import AGENT, HEARTBEAT, environment, good_config
+from tests.integration.agent_link.test_agent_command import AGENT, HEARTBEAT, environment, good_config, run
 from tests.integration.waiting import until
 
 SEEN = """
@@ -104,3 +105,18 @@ def answers(file: Path, text: bytes) -> bool:
     os.write(writing, text)
     os.close(writing)
     return True
+
+
+def test_inventory_names_the_fabrics_of_settings_that_can_be_read(tmp_path: Path) -> None:
+    """It needs none; those that are wrong name no fabric, and stop nothing."""
+    folder = tmp_path / "adapters"
+    adapter(folder, "ibx_0")
+    good = json.dumps(FABRICS)
+    for settings, fabric in (
+        ({}, None),
+        ({"HETEROFLEET_FABRICS": good}, "ib-a"),
+        ({"HETEROFLEET_FABRICS": "ib-a"}, None),
+    ):
+        done = run(tmp_path, "inventory", "--json", "--no-gpu", "--ib-root", str(folder), **settings)
+        (hca,) = json.loads(done.stdout)["hcas"]
+        assert (done.returncode, hca["name"], hca["fabric"], hca["problem"]) == (0, "ibx_0", fabric, None)
