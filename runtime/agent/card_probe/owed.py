@@ -14,7 +14,6 @@ from typing import Optional
 from runtime.agent.hardware.detector import NONE
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
-from runtime.agent.hardware.visibility import HANDED_OUT
 from runtime.protocol.heartbeat import Gpu, GpuCollectFailure
 
 MISSING = "a list that worked lacked it"
@@ -34,12 +33,12 @@ def bad_cards(known: Iterable[Gpu], seen: GpuSnapshot) -> dict[str, str]:
     as a whole says nothing of any card."""
     if seen.collector_error is not None or seen.gpus is None:
         return {}
-    bad = {uuid: why for uuid, why in failing(seen).items() if is_probed(seen.gpu(uuid))}
+    bad = failing(seen)
     listed = {gpu.uuid for gpu in seen.gpus}
     keyless = {entry.vendor for entry in seen.detection if entry.loss_detection == NONE}
     for gpu in known:
         # A slice comes and goes with what is made of its card: that it is not listed says nothing.
-        if gpu.parent_uuid is None and gpu.uuid not in listed and gpu.vendor not in keyless and is_probed(gpu):
+        if gpu.parent_uuid is None and gpu.uuid not in listed and gpu.vendor not in (*keyless, VIRTUAL):
             bad[gpu.uuid] = MISSING
     return bad
 
@@ -71,12 +70,6 @@ def failing(seen: GpuSnapshot) -> dict[str, str]:
     return found
 
 
-def is_probed(gpu: Optional[Gpu]) -> bool:
-    """Whether a container can be given such a card; one that goes to no task needs no probe. None: its slices may be
-    known, it is not."""
-    return gpu is None or (gpu.vendor in HANDED_OUT and gpu.vendor != VIRTUAL)
-
-
 def told(seen: GpuSnapshot, owed: Mapping[str, Owed], said: Mapping[str, str]) -> GpuSnapshot:
     """The look with those cards named as failed that are well again and owe a probe; ``said`` is how far each is."""
     if not owed or seen.collector_error is not None or seen.gpus is None:
@@ -103,6 +96,6 @@ def held_by(card: Gpu, gpus: Iterable[Gpu], users: Mapping[str, str]) -> Optiona
     return next((users[name] for name in names if name is not None and name in users), None)
 
 
-def given(card: Gpu, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+def parts_of(card: Gpu, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """What a probe of the card is given: the card, and of one that is cut its slices, as tasks are."""
     return tuple(gpu for gpu in gpus if gpu.parent_uuid == card.uuid) or (card,)

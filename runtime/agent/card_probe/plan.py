@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.agent.drivers.driver import LABEL_NODE, LABEL_PREFIX, ContainerPlan
+from runtime.agent.hardware.giving.description import CardOptions
 from runtime.agent.hardware.visibility import OWNED_VARIABLES
-from runtime.agent.tasks.plan import card_options
+from runtime.agent.tasks.plan import engine_options
 from runtime.protocol.heartbeat import Gpu
 
 LABEL_PROBE = LABEL_PREFIX + "card-probe"
@@ -21,20 +22,21 @@ def probe_plan(
     command: Sequence[str],
     card: Gpu,
     gpus: tuple[Gpu, ...],
-    runtimes: tuple[str, ...],
+    options: CardOptions,
     node_id: str,
 ) -> ContainerPlan:
-    """A container with those cards (see ``owed.given``), given as to a task; without network and volumes."""
-    cards = card_options(gpus, runtimes)
+    """A container for the card, which is given ``gpus`` by ``options``; without network and volumes."""
     return ContainerPlan(
         name=name,
         image=image,
         labels={LABEL_PROBE: card.uuid, LABEL_NODE: node_id},
-        env=dict(cards.env),
-        unset=tuple(name for name in OWNED_VARIABLES if name not in cards.env),
+        env=dict(options.environment),
+        unset=tuple(name for name in OWNED_VARIABLES if name not in options.environment),
         command=list(command) or None,
         network="none",
         log_max_mib=LOG_MIB,
-        devices=cards.host,
+        devices=engine_options(options),
+        files=options.files,
+        shown=options.mounts,
         gpus=gpus,
     )

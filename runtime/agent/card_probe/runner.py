@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Optional, Protocol
 
 from runtime.agent.card_probe.decide import Do, Situation, Step, Underway, next_step
-from runtime.agent.card_probe.owed import NOT_YET, Owed, failing, given, held_by
+from runtime.agent.card_probe.owed import NOT_YET, Owed, failing, held_by, parts_of
 from runtime.agent.card_probe.plan import LABEL_PROBE, probe_plan
 from runtime.agent.drivers.driver import LABEL_NODE
 from runtime.agent.drivers.errors import DriverError, EngineRefused, NotThere
+from runtime.agent.hardware.giving.description import NotGiven
+from runtime.agent.hardware.visibility import container_options, given
 from runtime.agent.loop import Backoff, Loop
 
 if TYPE_CHECKING:
@@ -211,23 +213,24 @@ class CardProbes:
             self._swept = False
 
     def _run(self, card: Gpu, seen: GpuSnapshot, pause: _Pause) -> None:
-        engine = self._engine
-        if not engine.images.present(self._image):
-            self._gate.say(
-                card.uuid, f"{NOT_YET}: its image {self._image} is not on this node, and is never pulled for it"
-            )
-            pause.until = self._clock() + pause.backoff.next()
-            return
-        gpus = given(card, seen.gpus or ())
-        name = NAME_PREFIX + secrets.token_hex(6)
-        plan = probe_plan(name, self._image, self._command, card, gpus, engine.engine().runtimes, self._node_id)
-        self._gate.begin([gpu.uuid for gpu in _covered(card, seen)])
-        self._swept = False  # until its id is known it is found by its label
+        engine, gpus, name = self._engine, parts_of(card, seen.gpus or ()), NAME_PREFIX + secrets.token_hex(6)
+        refused: Optional[str] = None
         try:
-            run = _Run(engine.create(plan, f"{name}-2"), self._clock())
+            if not engine.images.present(self._image):
+                refused = f"{NOT_YET}: its image {self._image} is not on this node, and is never pulled for it"
+            else:
+                options = given(gpus, seen, engine.engine().runtimes, container_options)
+                plan = probe_plan(name, self._image, self._command, card, gpus, options, self._node_id)
+                self._gate.begin([gpu.uuid for gpu in _covered(card, seen)])
+                self._swept = False  # until its id is known it is found by its label
+                run = _Run(engine.create(plan, f"{name}-2"), self._clock())
+        except NotGiven as error:
+            refused = f"{NOT_YET}: {error}"
         except EngineRefused as refusal:
+            refused = f"probe container could not be made: {refusal.text[:LINE_CHARS]}"
+        if refused is not None:
             pause.until = self._clock() + pause.backoff.next()
-            self._gate.say(card.uuid, f"probe container could not be made: {refusal.text[:LINE_CHARS]}")
+            self._gate.say(card.uuid, refused)
             return
         self._runs[card.uuid] = run
         self._gate.own(run.container_id)
@@ -284,7 +287,7 @@ def _covered(card: Optional[Gpu], seen: GpuSnapshot) -> list[Gpu]:
     """The card, and its slices if it is cut: what a probe of it speaks for."""
     if card is None:
         return []
-    return list({gpu.uuid: gpu for gpu in (card, *given(card, seen.gpus or ()))}.values())
+    return list({gpu.uuid: gpu for gpu in (card, *parts_of(card, seen.gpus or ()))}.values())
 
 
 def last_line(output: bytes) -> str:

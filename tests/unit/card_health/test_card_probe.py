@@ -10,11 +10,12 @@ import pytest
 from runtime.agent.card_probe.decide import Do, Situation, Underway, next_step
 from runtime.agent.card_probe.gate import Gate
 from runtime.agent.card_probe.memory import FILE, Memory
-from runtime.agent.card_probe.owed import MISSING, Owed, given, held_by
+from runtime.agent.card_probe.owed import MISSING, Owed, held_by, parts_of
 from runtime.agent.card_probe.plan import LABEL_PROBE, probe_plan
 from runtime.agent.card_probe.runner import last_line
 from runtime.agent.drivers.driver import LABEL_PREFIX, LABEL_UID
 from runtime.agent.hardware.inventory import GpuSnapshot
+from runtime.agent.hardware.visibility import container_options, given
 from runtime.agent.settings import load_settings
 from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuDetection, GpuHolder
 from runtime.protocol.settings import SettingsError
@@ -79,9 +80,6 @@ def keyless(*gpus: Gpu) -> GpuSnapshot:
         ),
         pytest.param(
             [GpuSnapshot(gpus=[Gpu("virtual-0", "virtual"), A]), WELL], {}, id="virtual cards go when real ones come"
-        ),
-        pytest.param(
-            [bad("x-0", gpus=[Gpu("x-0", "no-such-vendor")])], {}, id="a card that goes to no task needs no probe"
         ),
     ],
 )
@@ -209,13 +207,15 @@ def test_who_holds_a_card_or_a_part_of_it(card: Gpu, users: dict[str, str], who:
 
 
 def test_a_probe_is_given_its_card_alone_as_a_task_is_and_is_no_task() -> None:
-    plan = probe_plan("p", "probe:1", ["check", "-q"], A, given(A, [A, B]), ("runc", "nvidia"), "gpu-a")
+    options = given([A], WELL, ["runc", "nvidia"], container_options)
+    plan = probe_plan("p", "probe:1", ["check", "-q"], A, (A,), options, "gpu-a")
     assert plan.env["NVIDIA_VISIBLE_DEVICES"] == "GPU-a" and plan.devices == {"Runtime": "nvidia"}
     assert plan.command == ["check", "-q"] and plan.network == "none" and not plan.mounts
     assert plan.labels == {LABEL_PROBE: "GPU-a", f"{LABEL_PREFIX}node": "gpu-a"} and LABEL_UID not in plan.labels
     assert "CUDA_VISIBLE_DEVICES" in plan.unset
-    assert probe_plan("p", "probe:1", [], A, (A,), (), "gpu-a").command is None
-    assert given(A, [A, A1, A2, B]) == (A1, A2), "a card that is cut is given out by its slices"
+    assert probe_plan("p", "probe:1", [], A, (A,), options, "gpu-a").command is None
+    assert parts_of(A, [A, B]) == (A,)
+    assert parts_of(A, [A, A1, A2, B]) == (A1, A2), "a card that is cut is given out by its slices"
 
 
 def test_debts_outlive_the_agent(tmp_path: Path) -> None:
