@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
+from runtime.agent.card_probe.gate import Gate
+from runtime.agent.card_probe.memory import Memory
+from runtime.agent.card_probe.runner import CardProbes
 from runtime.agent.content import ContentSource, Workload
 from runtime.agent.engines.watch import EnginesSnapshot, EngineWatch
 from runtime.agent.handover import Handover
@@ -93,6 +96,8 @@ class Parts:
     models: Optional[ModelScanner] = None
     engines: Optional[EngineWatch] = None
     notifier: Optional[Notifier] = None
+    gate: Optional[Gate] = None
+    probes: Optional[CardProbes] = None
     journal: Callable[[], JournalHealth] = JournalHealth
     masker: Masker = field(default_factory=Masker)
     adapters: Optional[AdapterWatch] = None
@@ -112,7 +117,7 @@ class Agent:
             parts.client.seen.note(control_plane_id, revision)
         content = ContentSource(
             settings,
-            parts.inventory,
+            parts.gate or parts.inventory,
             parts.host,
             parts.executor,
             self.loops,
@@ -180,6 +185,8 @@ class Agent:
         self.heartbeats.loop.join(HEARTBEAT_STOP_S)
         if parts.instructions is not None:
             _carry_on(parts.instructions.stop, "instructions")
+        if parts.probes is not None:
+            _carry_on(parts.probes.stop, "card probes")
         _carry_on(lambda: parts.executor.stop(EXECUTOR_STOP_S), "executor")
         self._last_beat()
         _carry_on(parts.inventory.stop, "inventory")
@@ -209,9 +216,9 @@ class Agent:
         return [*own, self._poll, self._safety, *self._lookers(), *instructions, *parts.executor.loops()]
 
     def _lookers(self) -> list[Loop]:
-        """What looks for models, engines and adapters."""
-        parts = self._parts
-        return [part.loop for part in (parts.models, parts.engines, parts.adapters) if part is not None]
+        """What looks for models, engines and adapters, and at cards that were bad."""
+        parts = (self._parts.models, self._parts.engines, self._parts.adapters, self._parts.probes)
+        return [part.loop for part in parts if part is not None]
 
     def stuck_loops(self) -> list[str]:
         """Names of loops that make no progress; what reads disks may hang on one without blame."""
@@ -327,6 +334,10 @@ def build(settings: AgentSettings, masker: Masker, *, adopt_node_id: bool = Fals
         on_first=more_is_known,
     )
 
+    memory = Memory(state_dir)
+    gate = Gate(inventory.snapshot, memory.read()) if settings.hardware.probe_image is not None else None
+    snapshot = inventory.snapshot if gate is None else gate.snapshot
+
     def beat_s() -> float:
         return beats[0].interval_s if beats else FIRST_INTERVAL_S
 
@@ -338,7 +349,7 @@ def build(settings: AgentSettings, masker: Masker, *, adopt_node_id: bool = Fals
         drivers,
         journal,
         identity,
-        inventory.snapshot,
+        snapshot,
         masker=masker,
         on_engine_known=more_is_known,
         route=router.route,
@@ -346,6 +357,9 @@ def build(settings: AgentSettings, masker: Masker, *, adopt_node_id: bool = Fals
     engines = EngineWatch(
         settings.engine_priorities, docker.images.list, executor.servers, interval=beat_s, on_first=more_is_known
     )
+    probes = None
+    if gate is not None:
+        probes = CardProbes(settings.hardware, gate, memory, docker, identity.node_id, executor.card_users)
     adapters = AdapterWatch(runner, by_adapter(settings.fabrics), on_first=more_is_known)
     instructions = InstructionRunner(client, docker.images, journal, identity)
     reader = HostReader(
@@ -366,6 +380,8 @@ def build(settings: AgentSettings, masker: Masker, *, adopt_node_id: bool = Fals
             models,
             engines,
             notifier,
+            gate,
+            probes,
             journal=journal.health,
             masker=masker,
             adapters=adapters,
