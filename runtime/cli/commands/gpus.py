@@ -7,8 +7,10 @@ from typing import Any
 import click
 
 from runtime.cli import show
+from runtime.cli.client import part
 from runtime.cli.context import Invocation, remote
 from runtime.cli.output import Column, emit, print_table
+from runtime.cli.why import print_why
 from runtime.protocol.routes import GPUS
 
 COLUMNS = (
@@ -32,6 +34,14 @@ def gpus() -> None:
 def list_gpus(call: Invocation) -> None:
     """All cards, with health and who holds them."""
     emit(call.client.get(GPUS), call.output, _table)
+
+
+@gpus.command()
+@click.argument("uuid", metavar="UUID")
+@remote
+def why(call: Invocation, uuid: str) -> None:
+    """Why the card UUID is given out or not: since when, what was said of it, what would help."""
+    emit(call.client.get(f"{GPUS}/{part(uuid)}/why"), call.output, print_why)
 
 
 def _table(body: Any) -> None:

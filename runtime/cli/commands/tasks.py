@@ -16,6 +16,7 @@ from runtime.cli.output import Column, emit, print_fields, print_table, say
 from runtime.cli.task_spec import usage
 from runtime.cli.terminal import LogOutput
 from runtime.cli.values import Duration, Pair
+from runtime.cli.why import print_why
 from runtime.protocol.codec import decode
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.reasons import Reason
@@ -44,13 +45,6 @@ ATTEMPT_COLUMNS = (
 CHECKPOINT_COLUMNS = (
     Column("ATTEMPT", lambda e: show.text(e.get("attempt")), keep=True, right=True),
     Column("CHECKPOINT", lambda e: show.text(e.get("detail")), wrap=True),
-)
-
-CONSTRAINT_COLUMNS = (
-    Column("NODE", lambda c: show.text(c.get("node_id"))),
-    Column("OK", lambda c: show.text(c.get("ok")), keep=True),
-    Column("CODE", lambda c: show.text(c.get("code"))),
-    Column("WHAT", lambda c: show.text(c.get("text")), wrap=True),
 )
 
 
@@ -174,7 +168,7 @@ def delete(call: Invocation, task_id: str, force: bool, yes: bool) -> None:
 @remote
 def why(call: Invocation, task_id: str) -> None:
     """Why TASK is where it is: every condition on every node, the nearest miss first."""
-    emit(call.client.get(f"{TASKS}/{part(task_id)}/why"), call.output, _why)
+    emit(call.client.get(f"{TASKS}/{part(task_id)}/why"), call.output, print_why)
 
 
 def _stop_sentence(task_id: str, body: Any) -> str:
@@ -250,14 +244,3 @@ def _checkpoints(call: Invocation, task: Any) -> None:
     if found:
         click.echo()
         print_table(CHECKPOINT_COLUMNS, found, "no checkpoints")
-
-
-def _why(body: Any) -> None:
-    click.echo(body.get("summary") or show.text(body.get("state")))
-    change = body.get("smallest_change")
-    if change:
-        click.echo(f"smallest change: {change.get('text')}")
-    rows = [{**c, "node_id": n.get("node_id")} for n in body.get("nodes") or [] for c in n.get("constraints") or []]
-    if rows:
-        click.echo()
-        print_table(CONSTRAINT_COLUMNS, rows, "no constraints")

@@ -12,7 +12,7 @@ from runtime.protocol.codec import encode
 from runtime.protocol.nodes import BuildLedger, BuildUse, CardList, CordonRequest, DrainRequest, NodeList
 from runtime.server import validation
 from runtime.server.auth import operator, parts
-from runtime.server.services import node_actions, nodes
+from runtime.server.services import node_actions, node_why, nodes
 
 blueprint = flask.Blueprint("nodes", __name__)
 
@@ -77,6 +77,22 @@ def cards() -> flask.Response:
 def card(uuid: str) -> flask.Response:
     operator()
     return flask.jsonify(encode(nodes.read_card(parts().db, parts().presence, uuid)))
+
+
+@blueprint.get(f"{routes.NODES}/<node_id>/why")
+def why_node(node_id: str) -> flask.Response:
+    operator()
+    with parts().db.read() as connection:
+        found = node_why.of_node(connection, node_id, parts().presence, parts().settings.mps_max)
+    return flask.jsonify(encode(found))
+
+
+@blueprint.get(f"{routes.GPUS}/<uuid>/why")
+def why_card(uuid: str) -> flask.Response:
+    operator()
+    with parts().db.read() as connection:
+        found = node_why.of_card(connection, uuid, parts().presence, parts().settings.mps_max)
+    return flask.jsonify(encode(found))
 
 
 @blueprint.get(f"{routes.GPUS}/<uuid>/history")

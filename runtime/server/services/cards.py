@@ -27,7 +27,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Track:
-    """One whole card over time, or a slice that was named as failed. ``gpu`` is how it was listed last."""
+    """One whole card over time, or a slice that was named as failed. ``gpu`` is how it was listed last; ``since`` when
+    (seconds since 1970) it was not well first, ``why`` what was said of it last; None and nothing while it is well."""
 
     gpu: Gpu
     listed: bool = True
@@ -35,6 +36,16 @@ class Track:
     absent: int = 0
     good: int = 0
     state: CardHealth = CardHealth.OK
+    since: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A list without stable keys that got shorter."""
+
+    since: float | None
+    why: str
 
 
 @dataclass(frozen=True)
@@ -44,18 +55,19 @@ class Cards:
 
     tracks: Mapping[str, Track] = field(default_factory=dict)
     collector_errors: int = 0
-    shrunken: frozenset[str] = frozenset()
+    shrunken: Mapping[str, Shrunk] = field(default_factory=dict)
     """Vendors without stable keys whose list got shorter: all their cards are suspect."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one beat says of the cards. ``gpus`` None: the list is unknown."""
+    """What one beat says of the cards. ``gpus`` None: the list is unknown. ``at``: seconds since 1970."""
 
     gpus: Sequence[Gpu] | None
     failures: Sequence[GpuCollectFailure] = ()
     collector_error: str | None = None
     detection: Sequence[GpuDetection] = ()
+    at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ def advance(cards: Cards, seen: Observation, limits: Limits) -> tuple[Cards, lis
     failed = _failed(whole, slices, cards, seen)
     keyless = {entry.vendor for entry in seen.detection if entry.found and entry.loss_detection == NO_KEYS}
     tracks: dict[str, Track] = {}
-    shrunken = set()
+    shrunken: dict[str, Shrunk] = {}
     for uuid, track in cards.tracks.items():
         vendor = track.gpu.vendor
         if track.gpu.parent_uuid is not None:
@@ -93,11 +105,11 @@ def advance(cards: Cards, seen: Observation, limits: Limits) -> tuple[Cards, lis
             before = [
                 other for other in cards.tracks.values() if other.gpu.vendor == vendor and other.gpu.parent_uuid is None
             ]
+            why = f"{len(now)} of {len(before)} {vendor} cards are listed"
             if vendor not in cards.shrunken and vendor not in shrunken:
-                changes.append(
-                    Change(EventKind.CARDS_MISSING, None, f"{len(now)} of {len(before)} {vendor} cards are listed")
-                )
-            shrunken.add(vendor)
+                changes.append(Change(EventKind.CARDS_MISSING, None, why))
+            former = cards.shrunken.get(vendor)
+            shrunken[vendor] = Shrunk(former.since if former is not None else seen.at, why)
             tracks[uuid] = replace(track, listed=False)
             continue
         tracks[uuid] = _step(
@@ -105,18 +117,19 @@ def advance(cards: Cards, seen: Observation, limits: Limits) -> tuple[Cards, lis
             failed.get(uuid),
             limits,
             changes,
+            seen.at,
         )
     for uuid, gpu in whole.items():
         if uuid not in tracks:
-            tracks[uuid] = _step(Track(gpu), failed.get(uuid), limits, changes)
+            tracks[uuid] = _step(Track(gpu), failed.get(uuid), limits, changes, seen.at)
     for uuid, gpu in slices.items():
         # A slice comes and goes with what is made of its card: that it is not listed says nothing.
         if uuid in failed or uuid in cards.tracks:
             known = replace(cards.tracks.get(uuid) or Track(gpu), gpu=gpu)
-            track = _step(known, failed.get(uuid), limits, changes)
+            track = _step(known, failed.get(uuid), limits, changes, seen.at)
             if track.state is not CardHealth.OK:
                 tracks[uuid] = track
-    return Cards(tracks, 0, frozenset(shrunken)), changes
+    return Cards(tracks, 0, shrunken), changes
 
 
 def health(cards: Cards, gpus: Sequence[Gpu], dirty: Collection[str]) -> dict[str, CardHealth]:
@@ -174,7 +187,7 @@ def _failed(whole: Mapping[str, Gpu], slices: Mapping[str, Gpu], cards: Cards, s
     return failed
 
 
-def _step(track: Track, failure: str | None, limits: Limits, changes: list[Change]) -> Track:
+def _step(track: Track, failure: str | None, limits: Limits, changes: list[Change], at: float | None) -> Track:
     uuid = track.gpu.uuid
     if failure is None and track.listed:
         good = track.good + 1 if track.state is not CardHealth.OK else 0
@@ -182,15 +195,15 @@ def _step(track: Track, failure: str | None, limits: Limits, changes: list[Chang
             return replace(track, failed=0, absent=0, good=good)
         if track.state is CardHealth.LOST:
             changes.append(Change(EventKind.GPU_RETURNED, uuid, f"well for {good} beats in a row"))
-        return replace(track, failed=0, absent=0, good=0, state=CardHealth.OK)
+        return replace(track, failed=0, absent=0, good=0, state=CardHealth.OK, since=None, why="")
     failed = track.failed + 1 if failure is not None else 0
     absent = track.absent + 1 if not track.listed and failure is None else 0
     why = failure or "a list that worked lacks it"
-    state = track.state
+    state, since = track.state, at if track.state is CardHealth.OK else track.since
     if state is not CardHealth.LOST and max(failed, absent) >= limits.lost_after:
         state = CardHealth.LOST
         changes.append(Change(EventKind.GPU_LOST, uuid, f"{why}, {max(failed, absent)} beats in a row"))
     elif state is CardHealth.OK:
         state = CardHealth.SUSPECT
         changes.append(Change(EventKind.GPU_SUSPECT, uuid, why))
-    return replace(track, failed=failed, absent=absent, good=0, state=state)
+    return replace(track, failed=failed, absent=absent, good=0, state=state, since=since, why=why)

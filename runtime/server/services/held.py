@@ -14,6 +14,7 @@ from typing import Any
 from runtime.protocol import codec, times
 from runtime.protocol.heartbeat import STEADY, UNCHANGING, DiscoveredModel, Gpu, Heartbeat, Host, TaskHealth
 from runtime.protocol.nodes import Cordon, NodeState
+from runtime.server.services import card_troubles
 from runtime.server.services import cards as card_rules
 from runtime.server.services.node_view import NodeView
 
@@ -50,8 +51,8 @@ class Held:
     steady: dict[str, str] = field(default_factory=dict)
     """Digests of the members of ``beat`` that the next beat may leave out; not stored."""
     cards: card_rules.Cards = field(default_factory=card_rules.Cards)
-    dirty_cards: frozenset[str] = frozenset()
-    foreign_cards: frozenset[str] = frozenset()
+    dirty_cards: dict[str, card_troubles.Dirt] = field(default_factory=dict)
+    foreign_cards: dict[str, str] = field(default_factory=dict)
     facts_changed: bool = False
     _view: NodeView | None = None
     _view_facts: dict[str, Any] | None = None
@@ -138,8 +139,8 @@ def merge(held: Held, beat: Heartbeat) -> list[str]:
         held.facts_changed = True
     if beat.foreign is not None:  # a node that could not look has not said that they are gone
         strangers = (*beat.foreign, *(beat.orphans or ()))
-        held.foreign_cards = frozenset(uuid for container in strangers for uuid in container.gpus)
-    dirty = held.foreign_cards | _held_by_others(beat)
+        held.foreign_cards = card_troubles.held_by_containers(strangers)
+    dirty = card_troubles.dirt_of(beat, held.foreign_cards, held.dirty_cards, held.seen_wall)
     if changed or dirty != held.dirty_cards:
         held.dirty_cards = dirty
         held._view_facts = None
@@ -202,6 +203,7 @@ def observation(held: Held) -> card_rules.Observation:
         failures=beat.gpu_collect_failures or (),
         collector_error=beat.gpu_collector_error,
         detection=beat.gpu_detection or (),
+        at=held.seen_wall,
     )
 
 
@@ -240,10 +242,6 @@ def _merge_load(sections: dict[str, Any], load: Host) -> None:
     sections["host"] = Host(**facts, **fresh)
 
 
-def _held_by_others(beat: Heartbeat) -> frozenset[str]:
-    return frozenset(holder.uuid for holder in beat.gpu_holders or () if holder.ours is False)
-
-
 def _view_facts(held: Held) -> dict[str, Any]:
     """The members of the view that stay from beat to beat."""
     sections = held.sections
@@ -269,7 +267,9 @@ def _view_facts(held: Held) -> dict[str, Any]:
         "memory_total_mib": host.memory_total_mib,
         "gpus": gpus,
         "card_health": card_rules.health(held.cards, gpus, held.dirty_cards),
+        "card_troubles": card_troubles.troubles(held.cards, gpus, held.dirty_cards),
         "capabilities": {entry.uuid: entry for entry in beat.gpu_capabilities or ()},
+        "collector_error": beat.gpu_collector_error,
         "collector_failing": held.cards.collector_errors >= COLLECTOR_FAILING_AFTER,
         "nvlink_domains": tuple(frozenset(d) for d in topology.nvlink_domains) if topology is not None else (),
         "images": frozenset(images) if images is not None else None,

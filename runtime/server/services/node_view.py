@@ -7,6 +7,7 @@ from datetime import datetime
 
 from runtime.protocol.heartbeat import Gpu, GpuCapability
 from runtime.protocol.nodes import CardHealth, Cordon, NodeState
+from runtime.server.services.card_troubles import Trouble
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class NodeView:
     Memory in MiB. None means not known: ``images`` and ``live_task_ids`` None is "could not look", never
     "none", and so it is with ``engines`` (names) and ``models`` (names and paths of those that are not incomplete).
     ``gpus`` holds the reported cards and slices, and cards that a working list no longer names (their
-    health says so). ``card_health`` has an entry for each of them. ``run`` and ``boot_id`` are those of the
-    newest beat.
+    health says so). ``card_health`` has an entry for each of them, ``card_troubles`` for those that are not well.
+    ``run`` and ``boot_id`` are those of the newest beat.
     """
 
     node_id: str
@@ -36,8 +37,10 @@ class NodeView:
     memory_total_mib: int | None = None
     gpus: tuple[Gpu, ...] = ()
     card_health: dict[str, CardHealth] = field(default_factory=dict)
+    card_troubles: dict[str, Trouble] = field(default_factory=dict)
     capabilities: dict[str, GpuCapability] = field(default_factory=dict)
     collector_failing: bool = False
+    collector_error: str | None = None
     nvlink_domains: tuple[frozenset[str], ...] = ()
     images: frozenset[str] | None = None
     engines: frozenset[str] | None = None

@@ -53,6 +53,8 @@ ROUTES = {
     ("GET", f"{API}/gpus"): VIEWER,
     ("GET", f"{API}/gpus/<uuid>"): VIEWER,
     ("GET", f"{API}/gpus/<uuid>/history"): VIEWER,
+    ("GET", f"{API}/gpus/<uuid>/why"): VIEWER,
+    ("GET", f"{API}/nodes/<node_id>/why"): VIEWER,
     ("GET", f"{API}/builds"): VIEWER,
     ("GET", f"{API}/events"): VIEWER,
     ("POST", f"{API}/{CHANNELS}"): ADMIN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -130,6 +131,16 @@ def test_without_stable_keys_all_are_doubted_and_none_condemned() -> None:
 )
 def test_collector_errors_count_in_a_row(beats: list[Observation], count: int) -> None:
     assert after(*beats)[0].collector_errors == count
+
+
+def test_it_is_known_since_when_a_card_is_not_well_and_what_was_said_of_it_last() -> None:
+    said = [dataclasses.replace(FAILS, at=100.0 + n) for n in range(4)]
+    worse = Observation([A, B], failures=[GpuCollectFailure("GPU-b", reason="fell off the bus")], at=110.0)
+    cards, _ = after(BOTH, *said, worse, dataclasses.replace(BOTH, at=120.0))
+    assert (cards.tracks["GPU-b"].since, cards.tracks["GPU-b"].why) == (100.0, "fell off the bus")
+    assert (cards.tracks["GPU-a"].since, cards.tracks["GPU-a"].why) == (None, "")
+    cards, _ = after(BOTH, *said, BOTH, BOTH, BOTH)
+    assert (cards.tracks["GPU-b"].since, cards.tracks["GPU-b"].why) == (None, "")
 
 
 def test_a_card_held_by_others_is_dirty_unless_it_is_worse() -> None:

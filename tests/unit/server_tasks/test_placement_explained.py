@@ -9,6 +9,7 @@ import pytest
 
 from runtime.protocol.heartbeat import Gpu
 from runtime.protocol.nodes import CardHealth, NodeState
+from runtime.server.services.card_troubles import Trouble
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement import explain
 from runtime.server.services.placement.decide import decide
@@ -91,6 +92,81 @@ def test_cards_that_have_it_all_are_not_cards_that_each_have_some() -> None:
     health = {card.uuid: CardHealth.OK for card in odd}
     found = explain.nodes(wants(need), sites_of([view(gpus=odd, card_health=health)], (), (), 4))
     assert [one.code for one in found[0].constraints if not one.ok] == ["cards", "free"]
+
+
+LOST = Trouble("GPU-1", CardHealth.LOST, "2026-01-01T00:00:00.000Z", "NVML code 15", "it comes back by itself")
+
+
+def sick(**facts: Any) -> NodeView:
+    health = {"GPU-0": CardHealth.OK, "GPU-1": CardHealth.LOST}
+    return view(card_health=health, card_troubles={"GPU-1": LOST}, **facts)
+
+
+def test_a_task_that_names_a_lost_card_is_told_of_that_card() -> None:
+    need = Need(cards=CardNeed(1, uuids=("GPU-1",)))
+    found = explain.nodes(wants(need), sites_of([sick(), view("gpu-0", gpus=(), card_health={})], (), (), 4))
+    assert [node.node_id for node in found] == ["gpu-a", "gpu-0"], "the node that has the card is the nearest"
+    failing = {one.code: one for one in found[0].constraints if not one.ok}
+    assert list(failing) == ["health", "cards", "free"]
+    text = "card GPU-1 is lost since 2026-01-01T00:00:00.000Z (NVML code 15)"
+    assert failing["health"].text == f"0 cards are known to be well, 1 wanted: {text}"
+    assert failing["health"].evidence == [
+        {
+            "card": "GPU-1",
+            "have": "lost",
+            "since": "2026-01-01T00:00:00.000Z",
+            "reason": "NVML code 15",
+            "help": "it comes back by itself",
+        }
+    ]
+    assert failing["cards"].evidence == [{"card": "GPU-1", "lacks": ["health"]}]
+    assert text in explain.summary(found)
+    change = explain.smallest_change(found)
+    assert change is not None and change.code == "health" and change.text.endswith("; it comes back by itself")
+    elsewhere = {one.code: one for one in found[1].constraints}
+    assert elsewhere["uuids"].evidence == [{"card": "GPU-1", "have": "not on this node"}]
+
+
+def test_a_task_that_wants_any_card_is_told_of_those_that_are_not_well() -> None:
+    found = explain.nodes(wants(Need(cards=CardNeed(2))), sites_of([sick()], (), (), 4))
+    failing = {one.code: one for one in found[0].constraints if not one.ok}
+    assert "card GPU-1 is lost since" in failing["health"].text and "GPU-0" not in failing["health"].text
+    one_is_enough = explain.nodes(wants(Need(cards=CardNeed(1))), sites_of([sick()], (), (), 4))
+    (health,) = [one for one in one_is_enough[0].constraints if one.code == "health"]
+    assert health.ok and ":" not in health.text and [row["card"] for row in health.evidence] == ["GPU-1"]
+
+
+@pytest.mark.parametrize(
+    ("need", "code", "evidence"),
+    [
+        (CardNeed(1, slice="1g.10gb"), "slice", [{"have": "whole card", "cards": ["GPU-0", "GPU-1"]}]),
+        (CardNeed(1, vendor="hygon"), "vendor", [{"have": "nvidia", "cards": ["GPU-0", "GPU-1"]}]),
+        (CardNeed(1, model="*L4"), "model", [{"have": "NVIDIA H100", "cards": ["GPU-0", "GPU-1"]}]),
+        (CardNeed(1, gpu_class="x"), "class", [{"have": None, "cards": ["GPU-0", "GPU-1"]}]),
+        (CardNeed(1, min_memory_mib=90000), "gpu_memory", [{"have": 81559, "cards": ["GPU-0", "GPU-1"]}]),
+        (CardNeed(1, uuids=("GPU-9",)), "uuids", [{"card": "GPU-9", "have": "not on this node"}]),
+        (CardNeed(1, mps=True), "mps", [{"have": "no MPS, as far as is known", "cards": ["GPU-0", "GPU-1"]}]),
+    ],
+)
+def test_every_constraint_on_cards_says_its_evidence(need: CardNeed, code: str, evidence: list[dict[str, Any]]) -> None:
+    found = explain.nodes(wants(Need(cards=need)), sites_of([view()], (), (), 4))
+    (one,) = [one for one in found[0].constraints if one.code == code]
+    assert not one.ok and one.evidence == evidence
+
+
+def test_who_holds_a_card_is_named() -> None:
+    need, holders = Need(cards=CardNeed(1, uuids=("GPU-0",))), {"gpu-a": {"GPU-0": ["task t2"]}}
+    (node,) = explain.nodes(wants(need), sites_of([view()], (), (TAKEN,), 4), holders)
+    (free,) = [one for one in node.constraints if not one.ok]
+    assert free.text == "0 of those cards are free, 1 wanted: GPU-0 is held by task t2"
+    assert free.evidence == [{"card": "GPU-0", "held_by": ["task t2"]}]
+
+
+def test_a_failing_card_tool_is_quoted() -> None:
+    broken = view(collector_failing=True, collector_error="nvidia-smi did not answer in 10 s")
+    (node,) = explain.nodes(wants(Need(cards=CardNeed(1))), sites_of([broken], (), (), 4))
+    (collector,) = [one for one in node.constraints if not one.ok]
+    assert collector.code == "collector" and "nvidia-smi did not answer in 10 s" in collector.text
 
 
 def test_an_excluded_node_says_so() -> None:

@@ -15,6 +15,7 @@ from runtime.protocol.nodes import (
     Node,
     NodeList,
 )
+from runtime.protocol.why import Why
 from runtime.server.api.contract.operation import ID, INTEGER, OPERATOR, Operation, Parameter, enum, limit
 
 _NODE = f"{routes.NODES}/{{id}}"
@@ -59,8 +60,24 @@ NODES = (
         {200: Node},
         codes=("node_not_found", "node_online"),
     ),
+    Operation(
+        "get",
+        f"{_NODE}/why",
+        "Why a node takes new work or not, and what its cards lack",
+        OPERATOR,
+        {200: Why},
+        codes=("node_not_found",),
+    ),
     Operation("get", routes.GPUS, "List cards and slices", OPERATOR, {200: CardList}),
     Operation("get", f"{routes.GPUS}/{{id}}", "Read a card", OPERATOR, {200: Card}, codes=("gpu_not_found",)),
+    Operation(
+        "get",
+        f"{routes.GPUS}/{{id}}/why",
+        "Why a card is given out or not: since when, what was said of it, what would help",
+        OPERATOR,
+        {200: Why},
+        codes=("gpu_not_found",),
+    ),
     Operation(
         "get",
         f"{routes.GPUS}/{{id}}/history",

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.protocol.heartbeat import Gpu
-from runtime.protocol.nodes import NodeState
+from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.protocol.states import Driver
+from runtime.server.services.card_troubles import Trouble, plain
 from runtime.server.services.placement.model import (
     CardNeed,
     Need,
@@ -21,6 +22,7 @@ from runtime.server.services.placement.model import (
     fits_model,
     fits_shape,
     fits_vendor,
+    shape,
 )
 
 
@@ -42,8 +44,11 @@ class Constraint:
 
 @dataclass(frozen=True)
 class CardConstraint:
+    """``have``: what a card shows for it."""
+
     code: str
     holds: Callable[[Gpu, CardNeed, Site], bool]
+    have: Callable[[Gpu, Site], Any]
     want: Callable[[CardNeed], Any]
     sentence: str
     """With ``{have}`` cards that hold it and ``{want}``."""
@@ -98,9 +103,9 @@ NODE: tuple[Constraint, ...] = (
     Constraint(
         "collector",
         lambda need, site: not site.view.collector_failing,
-        lambda need, site: "a failing card tool" if site.view.collector_failing else "a working card tool",
+        lambda need, site: _collector(site),
         lambda need: "a working card tool",
-        "the node's card tool has been failing, so it gets no new card work",
+        "the node has {have}, so it gets no new card work",
         lambda need: need.cards is not None,
     ),
 )
@@ -145,18 +150,21 @@ CARDS: tuple[CardConstraint, ...] = (
     CardConstraint(
         "slice",
         lambda card, wanted, site: fits_shape(card, wanted, site.parents),
+        lambda card, site: shape(card, site.parents),
         lambda wanted: wanted.slice or "whole card",
         "{have} cards have the shape that is wanted ({want})",
     ),
     CardConstraint(
         "vendor",
         lambda card, wanted, site: fits_vendor(card, wanted),
+        lambda card, site: card.vendor,
         lambda wanted: wanted.vendor or "a real card",
         "{have} cards are of vendor {want}",
     ),
     CardConstraint(
         "model",
         lambda card, wanted, site: fits_model(card, wanted),
+        lambda card, site: card.model,
         lambda wanted: wanted.model,
         "{have} cards are of a model like {want}",
         lambda wanted: wanted.model is not None,
@@ -164,6 +172,7 @@ CARDS: tuple[CardConstraint, ...] = (
     CardConstraint(
         "class",
         lambda card, wanted, site: card.gpu_class == wanted.gpu_class,
+        lambda card, site: card.gpu_class,
         lambda wanted: wanted.gpu_class,
         "{have} cards are of class {want}",
         lambda wanted: wanted.gpu_class is not None,
@@ -173,6 +182,7 @@ CARDS: tuple[CardConstraint, ...] = (
         lambda card, wanted, site: (
             card.memory_total_mib is not None and card.memory_total_mib >= (wanted.min_memory_mib or 0)
         ),
+        lambda card, site: card.memory_total_mib,
         lambda wanted: wanted.min_memory_mib,
         "{have} cards are known to have {want} MiB",
         lambda wanted: wanted.min_memory_mib is not None,
@@ -180,6 +190,7 @@ CARDS: tuple[CardConstraint, ...] = (
     CardConstraint(
         "uuids",
         lambda card, wanted, site: wanted.uuids is not None and card.uuid in wanted.uuids,
+        lambda card, site: card.uuid,
         lambda wanted: list(wanted.uuids or ()),
         "{have} cards are among {want}",
         lambda wanted: wanted.uuids is not None,
@@ -187,6 +198,7 @@ CARDS: tuple[CardConstraint, ...] = (
     CardConstraint(
         "mps",
         lambda card, wanted, site: _mps_capable(card, site),
+        lambda card, site: "MPS" if _mps_capable(card, site) else "no MPS, as far as is known",
         lambda wanted: "MPS",
         "{have} cards can share by MPS now",
         lambda wanted: wanted.mps,
@@ -194,6 +206,7 @@ CARDS: tuple[CardConstraint, ...] = (
     CardConstraint(
         "health",
         lambda card, wanted, site: site.healthy(card),
+        lambda card, site: troubled(card, site).health.value if not site.healthy(card) else "ok",
         lambda wanted: "ok",
         "{have} cards are known to be well",
     ),
@@ -205,6 +218,21 @@ def static_cards(need: CardNeed, site: Site) -> tuple[Gpu, ...]:
     """The node's cards that would do, free or not."""
     asked = [constraint for constraint in CARDS if constraint.wants(need)]
     return tuple(card for card in site.view.gpus if all(constraint.holds(card, need, site) for constraint in asked))
+
+
+def asked_of(wanted: CardNeed, site: Site) -> tuple[Gpu, ...]:
+    """The cards that a need is about: those that it names, else all of the node."""
+    return tuple(card for card in site.view.gpus if wanted.uuids is None or card.uuid in wanted.uuids)
+
+
+def troubled(card: Gpu, site: Site) -> Trouble:
+    """What is wrong with a card that is not healthy: its own word, else that of the card that it is a part of."""
+    names = [card.uuid] if card.parent_uuid is None else [card.uuid, card.parent_uuid]
+    for name in names:
+        state = site.view.card_health.get(name, CardHealth.UNKNOWN)
+        if state is not CardHealth.OK:
+            return site.view.card_troubles.get(name) or plain(name, state)
+    return plain(card.uuid, CardHealth.OK)
 
 
 def choose(need: CardNeed, cards: tuple[Gpu, ...], site: Site) -> tuple[Pick, ...] | None:
@@ -226,6 +254,12 @@ def _cordon(site: Site) -> str:
     if cordon is not None:
         return f"cordoned by {cordon.owner}: {cordon.reason}"
     return "draining" if site.view.draining else "not cordoned"
+
+
+def _collector(site: Site) -> str:
+    if not site.view.collector_failing:
+        return "a working card tool"
+    return "a card tool that fails" + (f" ({site.view.collector_error})" if site.view.collector_error else "")
 
 
 def _drivers(site: Site) -> str:

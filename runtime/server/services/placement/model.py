@@ -174,6 +174,13 @@ def fits_shape(card: Gpu, wanted: CardNeed, parents: frozenset[str]) -> bool:
     return card.parent_uuid is None and card.uuid not in parents
 
 
+def shape(card: Gpu, parents: frozenset[str]) -> str:
+    """In the words of ``fits_shape``'s wants: a slice's profile, or a whole card."""
+    if card.parent_uuid is not None:
+        return card.profile or "a slice of unknown profile"
+    return "cut into slices" if card.uuid in parents else "whole card"
+
+
 def fits_vendor(card: Gpu, wanted: CardNeed) -> bool:
     return card.vendor == wanted.vendor if wanted.vendor is not None else card.vendor != VIRTUAL
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.protocol.heartbeat import Gpu
-from runtime.protocol.nodes import CardHealth
 from runtime.protocol.why import WhyConstraint, WhyNode
+from runtime.server.services.placement.constraints import troubled
+from runtime.server.services.placement.explain_cards import HEALTH, evidence_of, holding
 from runtime.server.services.placement.model import CardNeed, Pick, Site, fits_shape
 
 
@@ -55,10 +56,12 @@ def explain(sleeper: Sleeper, site: Site | None, holders: Mapping[str, Sequence[
         whole = fits_shape(card, sleeper.need, site.parents)
         text = f"card {uuid} " + ("has the shape that it had" if whole else "was cut into slices, or was made anew")
         found.append(WhyConstraint("slice", whole, whole, sleeper.need.slice or "whole card", text))
-        health = _health(card, site)
-        found.append(WhyConstraint("health", site.healthy(card), health, "ok", f"card {uuid} is {health}"))
+        trouble = None if site.healthy(card) else troubled(card, site)
+        health, text = ("ok", f"card {uuid} is ok") if trouble is None else (trouble.health.value, trouble.text)
+        evidence = None if trouble is None else [evidence_of(trouble)]
+        found.append(WhyConstraint(HEALTH, trouble is None, health, "ok", text, evidence))
         free = site.pick(card, sleeper.need) is not None
-        by = list(holders.get(card.parent_uuid or card.uuid, ()))
+        by = holding(card, holders)
         held = f"held by {', '.join(by)}" if by else "held"
         text = f"card {uuid} is " + ("free" if free else held)
         found.append(WhyConstraint("free", free, free, True, text, by or None))
@@ -67,10 +70,3 @@ def explain(sleeper: Sleeper, site: Site | None, holders: Mapping[str, Sequence[
 
 def _card(shown: Mapping[str, Any], site: Site) -> Gpu | None:
     return next((card for card in site.view.gpus if card.uuid == shown["uuid"]), None)
-
-
-def _health(card: Gpu, site: Site) -> str:
-    """The worse word of the card and of the one that it is a slice of."""
-    names = [card.uuid] if card.parent_uuid is None else [card.uuid, card.parent_uuid]
-    known = [site.view.card_health.get(name, CardHealth.UNKNOWN) for name in names]
-    return next((health for health in known if health is not CardHealth.OK), CardHealth.OK).value

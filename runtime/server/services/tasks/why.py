@@ -30,13 +30,15 @@ def of_task(connection: sa.Connection, task_id: str, nodes: Nodes, mps_max: int,
     if status is Status.SLEEPING and row["desired"] == Desired.RUN.value:
         return _of_waking(connection, row, subject, nodes, mps_max)
     if status is not Status.PENDING:
-        return Why(subject, status.value, _sentence(row, status, nodes), _since(row, status), fits=True)
+        return Why(
+            subject, status.value, _sentence(row, status, nodes, _held(connection, row)), _since(row, status), fits=True
+        )
     put_back = connection.execute(sa.select(control_plane.c.rolled_back_since)).scalar()
     if put_back is not None:
         text = "Nothing is placed: the database was put back, and `heterofleet server accept-restore` was not run yet."
         return Why(subject, status.value, text, put_back)
     sites = snapshot.sites(connection, nodes.views(), mps_max)
-    found = explain.nodes(snapshot.candidate(connection, row, now), sites)
+    found = explain.nodes(snapshot.candidate(connection, row, now), sites, holders(connection))
     return Why(
         subject,
         status.value,
@@ -56,7 +58,7 @@ def _of_waking(connection: sa.Connection, row: Row, subject: WhySubject, nodes: 
         text = f"{cards}; {node_id} is to start its container{_silent(row)}{_detail(row, nodes)}."
         return Why(subject, Status.SLEEPING.value, text, since, fits=True)
     site = snapshot.sites(connection, nodes.views(), mps_max).get(node_id)
-    found = waking.explain(sleeper, site, _holders(connection, node_id))
+    found = waking.explain(sleeper, site, holders(connection, node_id).get(node_id, {}))
     change = explain.smallest_change([found])
     if change is None:
         waits = "the next round gives them to it"
@@ -74,33 +76,48 @@ def _of_waking(connection: sa.Connection, row: Row, subject: WhySubject, nodes: 
     )
 
 
-def _holders(connection: sa.Connection, node_id: str) -> dict[str, list[str]]:
-    """Card -> who holds it, or a part of it, in words."""
+def holders(connection: sa.Connection, node_id: str | None = None) -> dict[str, dict[str, list[str]]]:
+    """Node -> card -> who holds it, or a part of it, in words."""
     columns = gpu_allocations.c
     query = (
-        sa.select(columns.parent_uuid, columns.releasing, tasks.c.id)
+        sa.select(columns.node_id, columns.parent_uuid, columns.releasing, tasks.c.id)
         .outerjoin(tasks, tasks.c.uid == columns.uid)
-        .where(columns.node_id == node_id)
-        .order_by(columns.parent_uuid, columns.slot)
+        .order_by(columns.node_id, columns.parent_uuid, columns.slot)
     )
-    found: dict[str, list[str]] = defaultdict(list)
+    if node_id is not None:
+        query = query.where(columns.node_id == node_id)
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for row in connection.execute(query):
         who = f"task {row.id}" if row.id is not None else "a task that was deleted"
         left = ", whose container may still be there" if row.releasing else ""
-        found[row.parent_uuid].append(who + left)
-    return dict(found)
+        found[row.node_id][row.parent_uuid].append(who + left)
+    return found
 
 
-def _sentence(row: Row, status: Status, nodes: Nodes) -> str:
+def _sentence(row: Row, status: Status, nodes: Nodes, cards: Sequence[str]) -> str:
     node = row["node_id"]
     if status is Status.SCHEDULED:
-        return f"It was given to {node} and waits for that node to claim it."
+        return f"It was given to {node} and waits for that node to claim it{_cards(row, cards, nodes)}."
     if status is Status.RUNNING:
-        return f"{node} holds it{_silent(row)}{_detail(row, nodes)}."
+        return f"{node} holds it{_silent(row)}{_detail(row, nodes)}{_cards(row, cards, nodes)}."
     if status is Status.SLEEPING:
         return f"Its container sleeps on {node}{_silent(row)}{_detail(row, nodes)}."
     end = f" ({row['reason']})" if row["reason"] else ""
     return f"It ended as {status.value}{end}."
+
+
+def _held(connection: sa.Connection, row: Row) -> list[str]:
+    """Its cards and slices."""
+    columns = gpu_allocations.c
+    query = sa.select(columns.gpu_uuid).where(columns.uid == row["uid"], columns.attempt == row["attempt"])
+    return list(connection.execute(query.order_by(columns.gpu_uuid)).scalars())
+
+
+def _cards(row: Row, cards: Sequence[str], nodes: Nodes) -> str:
+    """What is wrong with its cards."""
+    view = next((one for one in nodes.views() if one.node_id == row["node_id"]), None) if cards else None
+    found = [view.card_troubles[card].text for card in cards if card in view.card_troubles] if view is not None else []
+    return f"; {'; '.join(found)}" if found else ""
 
 
 def _silent(row: Row) -> str:
