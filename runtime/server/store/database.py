@@ -11,41 +11,26 @@ else. PostgreSQL groups commits itself; there each change is a transaction of th
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from psycopg.types.string import StrDumperUnknown
-from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from runtime.protocol.problems import Problem
-from runtime.server.store import tables
+from runtime.server.store import engines, tables
+from runtime.server.store.refusals import database_problems
 from runtime.server.store.sqlite_file import SqliteFile
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-BUSY_TIMEOUT_MS = 10_000
 BATCH = 200
 """At most this many changes share one commit."""
-LINK = {
-    "connect_timeout": 5,
-    "tcp_user_timeout": 10_000,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 2,
-}
-"""How soon a PostgreSQL host that vanished is given up, where the URL does not say: a packet that nobody answers is
-otherwise waited for some fifteen minutes, by every thread. In seconds, tcp_user_timeout in milliseconds."""
-SAY_EVERY_S = 10.0
-"""A database that is away is said this often, not with every request that it costs."""
 RETRIES = 5
 """How often PostgreSQL's serialization failures and deadlocks are tried again."""
 
@@ -108,23 +93,11 @@ class Database:
         on_disk = self.is_sqlite and self.url.database not in (None, "", ":memory:")
         self._file = SqliteFile(str(self.url.database)) if on_disk else None
         if self.is_sqlite:
-            # What statements carry is other people's text: it stays out of errors and logs.
-            self.engine = sa.create_engine(
-                self.url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000}, hide_parameters=True
-            )
-            sa.event.listen(self.engine, "connect", _prepare_sqlite)
+            self.engine = engines.sqlite(self.url)
             sa.event.listen(self.engine, "do_connect", lambda *_: self._check_file())
             sa.event.listen(self.engine, "begin", self._begin_sqlite)
         else:
-            self.engine = sa.create_engine(
-                self.url,
-                pool_size=20,
-                max_overflow=20,
-                pool_pre_ping=True,
-                hide_parameters=True,
-                connect_args={name: value for name, value in LINK.items() if name not in self.url.query},
-            )
-            sa.event.listen(self.engine, "connect", _prepare_postgresql)
+            self.engine = engines.postgresql(self.url)
         self.control_plane_id = ""
         self._revision = 0
         self.started_revision = 0
@@ -166,7 +139,7 @@ class Database:
             self._open = False
         if self._writer is not None:
             self._jobs.put(None)
-            self._writer.join(BUSY_TIMEOUT_MS / 1000)
+            self._writer.join(engines.BUSY_TIMEOUT_MS / 1000)
             self._writer = None
         self.engine.dispose()
         if self._file is not None:
@@ -228,7 +201,7 @@ class Database:
             except sqlite3.OperationalError:
                 return False
             finally:
-                cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+                cursor.execute(f"PRAGMA busy_timeout={engines.BUSY_TIMEOUT_MS}")
                 cursor.close()
         return not busy
 
@@ -244,7 +217,7 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A connection for reading (a consistent snapshot on SQLite)."""
-        with _database_problems(), self.engine.connect() as connection:
+        with database_problems(), self.engine.connect() as connection:
             yield connection
 
     def write(self, change: Callable[[Tx], T]) -> T:
@@ -254,7 +227,7 @@ class Database:
         on PostgreSQL, so it must do nothing but talk to ``tx``. Raises Problem database_busy when the
         database does not take it in time, and Problem starting when it is not open (yet, or any more).
         """
-        with _database_problems():
+        with database_problems():
             if self.is_sqlite:
                 job = _Job(change)
                 with self._jobs_lock:
@@ -348,63 +321,3 @@ class Database:
     def _check_file(self) -> None:
         if self._file is not None:
             self._file.check()
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # SQLAlchemy, not the driver, begins transactions: see _begin_sqlite.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-        f"busy_timeout={BUSY_TIMEOUT_MS}",
-        # What a row held is overwritten when it goes: sealed secrets of ended tasks do not stay in free pages.
-        "secure_delete=ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-class _WithoutNul(StrDumperUnknown):
-    """Text as PostgreSQL takes it. It refuses a NUL wherever it comes from: a node's boot id, a card's name."""
-
-    def dump(self, obj: str) -> Any:
-        return super().dump(obj.replace("\x00", "\ufffd"))
-
-
-def _prepare_postgresql(connection: Any, _record: Any) -> None:
-    connection.adapters.register_dumper(str, _WithoutNul)
-
-
-def _say(what: str, error: DBAPIError) -> None:
-    now = time.monotonic()
-    # Not the text: it names the port of a connection, which differs each time.
-    kind = f"{what} {type(error.orig).__name__} {getattr(error.orig, 'sqlite_errorname', '')}"
-    if now - _said.get(kind, -SAY_EVERY_S) >= SAY_EVERY_S:
-        _said[kind] = now
-        log.error("%s: %s", what, error.orig)
-
-
-_said: dict[str, float] = {}
-
-
-@contextlib.contextmanager
-def _database_problems() -> Iterator[None]:
-    try:
-        yield
-    except OperationalError as error:
-        _say("the database did not take the statement", error)
-        if getattr(error.orig, "sqlite_errorname", None) == "SQLITE_FULL":
-            text = "The disk of the server's database is full, and nothing of this change is stored; free some space,"
-        else:
-            # PostgreSQL's driver names host and port, which are not for whoever asks: they are in the log.
-            why = f"({error.orig})" if isinstance(error.orig, sqlite3.Error) else "(the server's log says why)"
-            text = f"The database did not answer in time or cannot be written {why};"
-        raise Problem("database_busy", f"{text} and try again.", retry_after=2) from error
-    except DatabaseError as error:
-        if getattr(error.orig, "sqlite_errorname", "").split("_")[1:2] not in (["CORRUPT"], ["NOTADB"]):
-            raise
-        _say("the database file is damaged", error)
-        text = f"The database file is damaged ({error.orig}); stop the server and put a good copy back."
-        raise Problem("database_busy", text, retry_after=10) from error

@@ -314,7 +314,7 @@ def _has_open(pid: int, path: Path) -> bool:
 
 
 def test_a_locked_database_is_said_and_nothing_is_done(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.server.store.database.BUSY_TIMEOUT_MS", 200)
+    monkeypatch.setattr("runtime.server.store.engines.BUSY_TIMEOUT_MS", 200)
     a = Speaker("gpu-a")
     with put_back(world, a) as plane:
         a.beat(plane)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runtime.server.store import database
+from runtime.server.store import engines
 from tests.integration.bad_input.places import fill, small_disk
 from tests.integration.restore.planes import Speaker, World, is_status, submit, task
 from tests.integration.server_core.plane import Plane, wait_until
@@ -93,7 +93,7 @@ def others(path: Path, met: Callable[[], bool]) -> Iterator[None]:
 @pytest.mark.case("FC-071")
 def test_a_crowd_on_the_default_database_meets_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Concurrent writers failed at once with "database is locked", requests ended in 500, and clients made it worse."""
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 100)  # so that the wait does run out
+    monkeypatch.setattr(engines, "BUSY_TIMEOUT_MS", 100)  # so that the wait does run out
     world, crowd = World(tmp_path / "state"), Crowd()
     nodes = [Speaker(f"gpu-{number:03d}") for number in range(NODES)]
     with world.serving(heartbeat_interval_s=60) as plane:
@@ -150,7 +150,7 @@ def test_a_crowd_on_the_default_database_meets_no_fault(tmp_path: Path, monkeypa
 @pytest.mark.case("FC-071")
 def test_an_end_that_finds_the_database_locked_is_stored_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal report that met a lock was dropped. It is refused with advice, and taken when it comes again."""
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 200)
+    monkeypatch.setattr(engines, "BUSY_TIMEOUT_MS", 200)
     world, node = World(tmp_path / "state"), Speaker("gpu-a")
     with world.serving() as plane:
         node.beat(plane)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from runtime.server.store import database, tables
+from runtime.server.store import engines, tables
 from tests.integration.server_core.plane import FULL, UNCHANGED, Agent, running, wait_until
 
 
 @pytest.mark.case("FC-071")
 def test_a_locked_database_costs_patience_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Concurrent writers failed with "database is locked", requests ended in 500, and clients made it worse."""
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 200)
+    monkeypatch.setattr(engines, "BUSY_TIMEOUT_MS", 200)
     with running(tmp_path) as plane:
         known = Agent(plane, "gpu-known", "instance-known")
         assert known.beat(**FULL).status == 200

@@ -17,7 +17,7 @@ from alembic.migration import MigrationContext
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.server.services.events import emit
-from runtime.server.store import database, tables
+from runtime.server.store import refusals, tables
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.errors import StoreError
 from runtime.server.store.migrate import head, migrate
@@ -225,7 +225,7 @@ def test_a_postgresql_host_that_vanished_is_given_up(postgres: Postgres) -> None
 def test_a_database_that_is_away_is_not_said_with_every_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_said", {})
+    monkeypatch.setattr(refusals, "_said", {})
     made = Database(f"sqlite:///{tmp_path / 'none.db'}")
     for _ in range(50):
         with pytest.raises(Problem), made.read() as connection:
