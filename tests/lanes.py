@@ -33,6 +33,7 @@ FAULTS = (
 )
 LIFE = (
     "tests/integration/agent_reconcile",
+    "tests/integration/card_giving",
     "tests/integration/disk",
     "tests/integration/engines",
     "tests/integration/logs",
