@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 FILE = "hardware.json"
 INTERVAL_S = 5.0
 LOOK_AGAIN_EVERY = 60
-"""A node without real cards looks for some again once in this many rounds (5 minutes)."""
+"""A node without real cards, or one that takes those of all vendors, looks for more once in this many rounds (5
+minutes)."""
 
 ROUND_DEADLINE_S = 60.0
 
@@ -118,8 +119,8 @@ class Inventory:
         return self._runner.stuck()
 
     def round(self) -> None:
-        """Detect if no vendor is known, collect from those that are, publish."""
-        if not self._vendors and self._rounds % LOOK_AGAIN_EVERY == 0:
+        """Detect if no vendor is known, or further ones are wanted; collect from those that are known; publish."""
+        if (not self._vendors or self._mode == "all") and self._rounds % LOOK_AGAIN_EVERY == 0:
             self._detect()
         self._rounds += 1
         snapshot = self._collect()
@@ -134,7 +135,8 @@ class Inventory:
             answers = list(pool.map(_detected, self._detectors))
         self._detections = {detector.vendor: answer for detector, answer in zip(self._detectors, answers)}
         found = [detector.vendor for detector, answer in zip(self._detectors, answers) if answer.found]
-        self._vendors = found if self._mode == "all" else found[:1]
+        every = [detector.vendor for detector in self._detectors if detector.vendor in (*found, *self._vendors)]
+        self._vendors = every if self._mode == "all" else found[:1]
         if self._vendors:
             log.info("cards of %s: %s", self._vendors[0], self._detections[self._vendors[0]].why)
 
