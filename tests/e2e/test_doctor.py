@@ -11,8 +11,8 @@ import pytest
 
 from tests.lab import Node
 
-CHECKS = ["settings", "server", "key", "clock", "engine", "runtime", "driver", "tools", "disk", "volumes", "unit",
-          "identity", "versions"]  # fmt: skip
+CHECKS = ["settings", "server", "key", "clock", "engine", "runtime", "driver", "tools", "infiniband", "disk", "volumes",
+          "unit", "identity", "versions"]  # fmt: skip
 CONFIG = "/etc/heterofleet/agent.yaml"
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
@@ -75,6 +75,7 @@ def test_a_good_node_is_said_to_be_good(fleet, node: Node) -> None:
     report.says("engine", "ok", "overlay2", "live-restore off")
     report.says("driver", "ok", "2 x nvidia-h100-80gb-hbm3-80g by nvml")
     report.says("tools", "ok", "/usr/bin/nvidia-smi answers")
+    report.says("infiniband", "ok", "no InfiniBand adapter")
     report.says("unit", "ok", "heterofleet-agent.service runs", "refuses it ports")
     report.says("identity", "ok", f"node {node.name}")
     plain = node.run(["heterofleet-agent", "doctor"], check=False)

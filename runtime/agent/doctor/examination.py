@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from runtime.agent.doctor.cards import CardFacts, judge_driver, judge_tools, look_at_cards, look_at_tools
+from runtime.agent.doctor.cards import CardFacts, judge_driver, look_at_cards
 from runtime.agent.doctor.configuration import (
     Configuration,
     judge_key_file,
@@ -21,10 +21,13 @@ from runtime.agent.doctor.disk import judge_disk, look_at_disks
 from runtime.agent.doctor.engine import EngineLook, judge_engine, judge_runtime, look_at_engine
 from runtime.agent.doctor.findings import Finding, finding, unknown
 from runtime.agent.doctor.identity import judge_identity, look_at_identity
+from runtime.agent.doctor.infiniband import judge_infiniband, look_at_infiniband
 from runtime.agent.doctor.looking import WHOLE_S, Check, Shared, examine
 from runtime.agent.doctor.processes import judge_processes, look_at_processes
 from runtime.agent.doctor.server import ServerFacts, judge_clock, judge_key, judge_server, look_at_server
+from runtime.agent.doctor.tools import judge_tools, look_at_tools
 from runtime.agent.doctor.unit import judge_unit, look_at_unit
+from runtime.agent.doctor.vendors import VendorFacts, look_at_vendors
 from runtime.agent.doctor.versions import judge_versions, look_at_versions
 from runtime.agent.settings import masker_of, state_dir_of
 from runtime.protocol.masking import Masker
@@ -56,7 +59,8 @@ def checks_of(found: Configuration, state_dir: Path) -> Sequence[Check]:
     )
     engine: Shared[EngineLook] = Shared(lambda: look_at_engine(settings.docker_host, at_engine))
     cards: Shared[CardFacts] = Shared(lambda: look_at_cards(settings.hardware.tools, state_dir))
-    tools = Shared(lambda: look_at_tools(settings.hardware.tools, at_tools))
+    vendors: Shared[dict[str, VendorFacts]] = Shared(look_at_vendors)
+    tools = Shared(lambda: look_at_tools(settings.hardware.tools, vendors.get(), at_tools))
 
     def disk() -> Finding:
         root = engine.get().root_dir
@@ -70,6 +74,12 @@ def checks_of(found: Configuration, state_dir: Path) -> Sequence[Check]:
     def key() -> Finding:
         return judge_key(server.get(), judge_key_file(found, look_at_key_file(found)))
 
+    def driver() -> Finding:
+        return judge_driver(cards.get(), vendors.get())
+
+    def commands() -> Finding:
+        return judge_tools(tools.get(), vendors.get(), {gpu["vendor"] for gpu in cards.get().real})
+
     def processes() -> Finding:
         return judge_processes(look_at_processes(settings.process_unconfined, settings.process_allow_root))
 
@@ -80,8 +90,9 @@ def checks_of(found: Configuration, state_dir: Path) -> Sequence[Check]:
         Check("clock", lambda: judge_clock(server.get()), lambda: at_server.words),
         Check("engine", lambda: judge_engine(engine.get(), guessed=found.loaded is None), lambda: at_engine.words),
         Check("runtime", lambda: judge_runtime(engine.get(), cards.get()), lambda: at_engine.words or "the cards"),
-        Check("driver", lambda: judge_driver(cards.get()), lambda: "the detectors of cards"),
-        Check("tools", lambda: judge_tools(tools.get(), bool(cards.get().real)), lambda: at_tools.words or "the cards"),
+        Check("driver", driver, lambda: "the detectors of cards"),
+        Check("tools", commands, lambda: at_tools.words or "the cards"),
+        Check("infiniband", lambda: judge_infiniband(look_at_infiniband(settings.fabrics))),
         Check("disk", disk, lambda: at_engine.words),
         Check("volumes", volumes),
         Check("unit", lambda: judge_unit(look_at_unit(state_dir))),

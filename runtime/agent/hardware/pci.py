@@ -38,15 +38,34 @@ def _read(path: Path) -> str:
 
 def accelerators(vendor_id: str, sysfs: Path = SYSFS, classes: Sequence[str] = DISPLAY_CLASSES) -> list[str]:
     """Bus ids of the devices of a PCI vendor (``0x10de``) and of these classes."""
-    try:
-        devices = sorted(sysfs.iterdir())
-    except OSError:
-        return []
     return [
         device.name
-        for device in devices
+        for device in _devices(sysfs)
         if _read(device / "vendor") == vendor_id and _read(device / "class")[:6] in classes
     ]
+
+
+def devices_of_class(pci_class: str, sysfs: Path = SYSFS) -> list[str]:
+    """Bus ids of the devices of a class (``0x0207``), whoever made them."""
+    return [device.name for device in _devices(sysfs) if _read(device / "class")[:6] == pci_class]
+
+
+def _devices(sysfs: Path) -> list[Path]:
+    try:
+        return sorted(sysfs.iterdir())
+    except OSError:
+        return []
+
+
+def bound_driver(device: str, sysfs: Path = SYSFS) -> Optional[str]:
+    """The kernel's driver that has a device; None when none has."""
+    link = sysfs / device / "driver"
+    return link.resolve().name if link.exists() else None
+
+
+def is_virtual_function(device: str, sysfs: Path = SYSFS) -> bool:
+    """Whether it is a part of another device, made for a virtual machine."""
+    return (sysfs / device / "physfn").exists()
 
 
 def numa_node(bus_id: Optional[str], sysfs: Path = SYSFS) -> Optional[int]:

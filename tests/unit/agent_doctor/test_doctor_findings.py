@@ -55,9 +55,9 @@ def test_json_is_the_contracts_and_the_heaviest_comes_first() -> None:
 def test_people_get_a_line_a_check_with_what_to_do_below_it() -> None:
     text = as_text([finding("one", [GOOD]), finding("two", [BAD, ok("x " * 90)]), finding("three", [DARK])])
     lines = text.splitlines()
-    assert lines[0] == "ok       one       fine"
-    assert lines[1].startswith("failure  two       bad; wanted good. x x")
-    assert "                   -> act" in lines
+    assert lines[0] == "ok       one        fine"
+    assert lines[1].startswith("failure  two        bad; wanted good. x x")
+    assert "                    -> act" in lines
     assert lines[-1] == "1 failed, 1 not known"
     assert max(map(len, lines)) <= 118
     assert as_text([finding("one", [GOOD])]).splitlines()[-1] == "all 1 checks are good"

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import pytest
 
-from runtime.agent.doctor.cards import CardFacts, ToolFacts, advice_for, judge_driver, judge_tools
+from runtime.agent.doctor.cards import CardFacts
 from runtime.agent.doctor.configuration import Configuration, KeyFile, judge_key_file, judge_settings, judge_volumes
 from runtime.agent.doctor.disk import Place, judge_disk
 from runtime.agent.doctor.engine import EngineLook, judge_engine, judge_runtime
@@ -87,43 +87,6 @@ def cards(*gpus: dict, error: Optional[str] = None, before: Optional[dict] = Non
 
 
 @pytest.mark.parametrize(
-    ("facts", "state", "words"),
-    [
-        (cards(gpu("a"), gpu("b")), "ok", ["2 x nvidia-h100-80gb-hbm3-80g by nvml"]),
-        (cards(gpu("a"), gpu("a/1", parent="a"), before={"nvidia": 1}), "ok", ["nvml"]),
-        (cards(), "warning", ["no card answers", "no NVML", "install their driver"]),
-        (cards(gpu("v", "virtual")), "warning", ["no card answers"]),
-        (cards(gpu("a", problems=("GPU is lost (NVML code 15)",))), "warning", ["GPU is lost", "power it off"]),
-        (cards(gpu("a"), failures=({"uuid": None, "index": 3, "reason": "GPU requires reset"},)), "warning",
-         ["card 3", "reset the card"]),
-        (cards(gpu("a"), before={"nvidia": 8}), "warning", ["1 cards of nvidia answer, the agent knew 8"]),
-        (cards(before={"nvidia": 8}), "failure", ["0 cards of nvidia answer"]),
-        (cards(before={"virtual": 1}), "warning", ["no card answers"]),
-        (cards(error="NVML: Driver/library version mismatch (code 18)"), "failure", ["mismatch", "reboot"]),
-        (cards(error="NVML: Driver Not Loaded (code 9)"), "failure", ["modprobe"]),
-        (cards(error="NVML did not answer in 10 s", before={"nvidia": 2}), "failure", ["did not answer", "Xid"]),
-    ],
-)  # fmt: skip
-def test_driver(facts: CardFacts, state: str, words: list[str]) -> None:
-    says(judge_driver(facts), state, *words)
-
-
-@pytest.mark.parametrize(
-    ("words", "advice"),
-    [
-        ("Failed to initialize NVML: Driver/library version mismatch", "reboot"),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "modprobe"),
-        ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "user-space"),
-        ("NVML: Insufficient Permissions (code 4)", "as root"),
-        ("nvidia-smi is stuck in the kernel", "dmesg"),
-        ("something else", "dmesg"),
-    ],
-)
-def test_what_a_drivers_words_mean(words: str, advice: str) -> None:
-    assert advice in advice_for(words)
-
-
-@pytest.mark.parametrize(
     ("engine", "seen", "state", "words"),
     [
         (ENGINE, cards(gpu("a")), "ok", ["nvidia"]),
@@ -141,32 +104,6 @@ def test_runtime(engine: EngineLook, seen: CardFacts, state: str, words: list[st
     whole = f"{found.text} {found.advice}"
     assert found.state.value == state
     assert [word for word in words if word not in whole] == []
-
-
-SMI = ToolFacts("nvidia-smi", "/usr/bin/nvidia-smi", words="GPU 0: ...", seconds=0.1)
-
-
-@pytest.mark.parametrize(
-    ("tools", "cards_answer", "state", "words"),
-    [
-        ([SMI], True, "ok", ["/usr/bin/nvidia-smi answers in 0.1 s"]),
-        ([ToolFacts("nvidia-smi")], True, "ok", ["nvidia-smi is not here"]),
-        ([replace(SMI, error="nvidia-smi did not answer in 8 s")], True, "warning",
-         ["nvidia-smi did not answer in 8 s", "/usr/bin/nvidia-smi", "dmesg"]),
-        ([replace(SMI, error="nvidia-smi did not answer in 8 s")], False, "failure", ["did not answer"]),
-        ([replace(SMI, status=9, words="NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver")],
-         False, "failure", ["status 9", "couldn't communicate", "modprobe"]),
-        ([replace(SMI, status=1, words="")], True, "warning", ["status 1"]),
-        ([replace(SMI, path="/opt/none", configured=True, runnable=False)], True, "failure",
-         ["hardware.tools.nvidia-smi", "/opt/none"]),
-        ([SMI, ToolFacts("npu-smi", "/opt/npu-smi", configured=True)], True, "ok", ["/opt/npu-smi"]),
-        ([], True, "unknown", ["no vendor's tool"]),
-    ],
-)  # fmt: skip
-def test_tools(tools: list[ToolFacts], cards_answer: bool, state: str, words: list[str]) -> None:
-    found = judge_tools(tools, cards_answer)
-    assert found.state.value == state
-    assert [word for word in words if word not in f"{found.text} {found.advice}"] == []
 
 
 ROOMY = Place("images", "/var/lib/docker", 2048, free_mib=50_000, free_inodes=9_000_000)

@@ -78,6 +78,12 @@ class Vendor:
     loss_detection: str = BY_ABSENCE
 
 
+def path_of(tool: Tool, setting: Optional[str]) -> Optional[str]:
+    """Where a tool is; ``setting`` is the place that the settings name."""
+    places = [str(place) for pattern in tool.places for place in sorted(ROOT.glob(pattern.lstrip("/")))]
+    return find_command(tool.name, setting=setting, fixed=places)
+
+
 class PlainDetector:
     """``settings``: command name -> path, from the settings. ``root``: below which the signs are looked for."""
 
@@ -172,8 +178,7 @@ class PlainDetector:
             setting = self._settings.get(tool.name)
             if tool.shared_name and setting is None and not (self._signed() or self._plugged()):
                 continue
-            places = [str(place) for pattern in tool.places for place in sorted(ROOT.glob(pattern.lstrip("/")))]
-            path = find_command(tool.name, setting=setting, fixed=places)
+            path = path_of(tool, setting)
             if path is not None:
                 return tool, path
         return None
