@@ -228,6 +228,7 @@ def test_a_split_card_has_the_files_that_the_kernel_says() -> None:
         ([Card(Gpu("a", "somebody", 0))], "cannot give a card of somebody"),
         ([Card(Gpu("a", "hygon", 0, parent_uuid="b"))], "cannot give a slice of a card of hygon"),
         ([Card(Gpu("a", "metax", 0))], "no PCI address"),
+        ([Card(Gpu(each, "metax", 0, pci_bus_id=BUSES[0])) for each in "ab"], "others share 00000000:0A:00.0"),
         ([Card(Gpu("a", "ascend", 0), {"phy_id": 0})], "/dev/davinci0 is missing"),
     ],
 )
@@ -235,6 +236,12 @@ def test_refused(chosen: list[Card], words: str) -> None:
     for decide in (container_options, process_options):
         with pytest.raises(NotGiven, match=words):
             decide(chosen, chosen, Host())
+
+
+def test_two_cards_of_which_the_tool_says_the_same_are_not_both_given() -> None:
+    alike = [Card(Gpu(each, "kunlun", n), {"device_node": "/dev/xpu1"}) for n, each in enumerate("ab")]
+    with pytest.raises(NotGiven, match="/dev/xpu1 would be the file of two"):
+        container_options(alike, alike, Host(tuple(files("/dev/xpu1", "/dev/xpuctrl"))))
 
 
 def test_a_process_needs_the_number_that_programs_use() -> None:

@@ -44,7 +44,7 @@ def files_of(about: Giving, cards: Sequence[Card], listed: Sequence[Card], host:
             if path not in here:
                 raise NotGiven(f"{path} is missing on this node, without which card {card.gpu.uuid} cannot be given")
             if path in own:
-                raise NotGiven(f"{path} would be the file of two cards")
+                raise NotGiven(f"{path} would be the file of two of the task's cards")
             own.append(path)
     for path in about.control:
         if path not in here:

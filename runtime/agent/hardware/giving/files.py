@@ -11,12 +11,11 @@ from runtime.agent.hardware.giving.description import Card, DeviceFile, Files, H
 DRI = "/dev/dri/"
 
 
-def numbered(prefix: str, number: Number = index, *, instances: bool = False) -> Files:
+def numbered(prefix: str, number: Number = index) -> Files:
     """``<prefix>N``. The kernel's word on a file's PCI device counts first, where it is one card's alone.
 
     Without it N is the card's number, and only while the highest number that is listed is the highest file's: when a
-    card is gone a tool may count anew, and then a file of that number is another card's. ``instances``: a card that
-    is split has several files, whose numbers are not the cards'.
+    card is gone a tool may count anew, and then a file of that number is another card's.
     """
 
     def files(card: Card, listed: Sequence[Card], host: Host) -> Sequence[str]:
@@ -24,7 +23,7 @@ def numbered(prefix: str, number: Number = index, *, instances: bool = False) ->
         bus_id = card.gpu.pci_bus_id
         alone = bus_id is not None and sum(each.gpu.pci_bus_id == bus_id for each in listed) == 1
         same = [file.path for file in found.values() if alone and file.bus_id == bus_id]
-        if len(same) == 1 or (same and instances):
+        if len(same) == 1:
             return same
         own = number(card)
         if own is None:
@@ -83,6 +82,10 @@ def graphics(*, needed: bool = True) -> Files:
             if needed:
                 raise NotGiven(f"which files below {DRI} belong to card {card.gpu.uuid} is not known: no PCI address")
             return []
+        if sum(each.gpu.pci_bus_id == bus_id for each in listed) > 1:
+            raise NotGiven(
+                f"which files below {DRI} belong to card {card.gpu.uuid} is not known: others share {bus_id}"
+            )
         found = [file.path for file in host.files if file.path.startswith(DRI) and file.bus_id == bus_id]
         if needed and not any("render" in path for path in found):
             return [*found, f"{DRI}by-path/pci-{_kernels(bus_id)}-render"]

@@ -15,7 +15,7 @@ BIREN = Vendor(
     signs=("/dev/biren-m", "/dev/biren/card_[0-9]*"),
     giving=Giving(
         # Every instance of a split card has a file of its own, whose number is not the card's.
-        files=unsplit("svi", ("Disabled",), numbered("/dev/biren/card_", instances=True)),
+        files=unsplit("svi", ("Disabled",), numbered("/dev/biren/card_")),
         patterns=("/dev/biren/card_[0-9]*",),
         control=("/dev/biren-m",),
         variables=("BIREN_VISIBLE_DEVICES",),
