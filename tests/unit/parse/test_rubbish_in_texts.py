@@ -71,6 +71,28 @@ def test_the_time_in_a_cell_is_no_temperature() -> None:
         assert found["temperature_c"] == heat
 
 
+def test_a_date_in_a_number_s_place_is_no_number() -> None:
+    date = "2031/07/19 23:58:51.417"
+    said = '{"card3": {"Temperature (Sensor junction) (C)": DATE}}'
+    (found,) = parse_text("hy-smi", [], said.replace("DATE", date))["gpus"]
+    assert (found["index"], found["temperature_c"]) == (3, None)
+    assert "gpu_index_in_process" not in parse_text("vllm", [], f"CUDA out of memory. (GPU {date}")
+    head = "| GPU  NAME | Bus-id |\n| Temp  Pwr:Usage/Cap | Memory-Usage |\n|---------|\n"
+    for power, draw in (("2031 / 450W", None), ("ERR! / 450W", None), ("N/A / 450W", None), ("45 W / 450 W", 45.0)):
+        (found,) = parse_text("mx-smi", [], head + f"| 3  Parrot | 00:3b:00.0 |\n| 30C {power} | x |\n")["gpus"]
+        assert (found["power_w"], found["power_limit_w"]) == (draw, 450.0)
+
+
+@pytest.mark.parametrize("sign", [" ", "[", "1"])
+def test_a_line_without_an_end_is_read_all_the_same(sign: str) -> None:
+    """Patterns that take the square of its length would need hours here."""
+    head = "| GPU  NAME | BUS-ID |\n| Temp  Pwr(Usage/Cap) | Mem |\n|---------|\n"
+    text = f"{head}| 3  Parrot | 00:3b:00.0 |\n| 41 C {sign * 150_000} x | {sign * 150_000} |\n"
+    for tool in ("efsmi", "mx-smi", "ixsmi", "brsmi", "cnmon", "nvidia-smi", "ibstat", "vllm"):
+        parse_text(tool, [], text)
+    assert [card["index"] for card in parse_text("efsmi", [], text)["gpus"]] == [3]
+
+
 def test_two_processes_in_one_line_are_not_one() -> None:
     head = "| Process: |\n| GPU  PID  Process Name  GPU Memory |\n"
     one = "| 1  400  work  20 |\n"

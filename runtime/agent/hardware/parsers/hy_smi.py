@@ -17,7 +17,7 @@ from runtime.agent.hardware.values import number, whole, word
 
 _HEADS = ("HCU", "DCU", "GPU")
 _CARD = re.compile(r'"card([0-9]{1,6})"\s*:\s*\{([^{}]*)(?:\}|$)', re.IGNORECASE)
-_PAIR = re.compile(r'"([^"]*)"\s*:\s*(?:"([^"]*)"|([-\d.]+))')
+_PAIR = re.compile(r'"([^"]*)"\s*:\s*(?:"([^"]*)"|([-\d.]+)(?![^\s,}]))')
 _LINE = re.compile(r"\s*(?:HCU|DCU|GPU)\[([0-9]{1,6})\]\s*:\s*([^:]+?)\s*:\s*(.*)", re.IGNORECASE)
 _NAME = re.compile(r"card([0-9]{1,6})", re.IGNORECASE)
 _INDEX = re.compile(r"[0-9]{1,6}")

@@ -22,7 +22,9 @@ _CARD = re.compile(r"(?P<index>\d{1,9})\s+(?P<name>\S.*?)(?:\s+(?:On|Off|N/?A|ER
 _DRIVER = re.compile(r"Driver Ver(?:sion)?\s*:\s*(\d[\w.]*)", re.IGNORECASE)
 _TEMPERATURE = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*(?:°?C|℃)(?!\w)")
 _WATTS = r"\d+(?:\.\d+)?(?:\s*W)?"
-_POWER = re.compile(rf"(?<![\w.,:])(?P<draw>\[?N/?A\]?|{_WATTS})\s*/\s*(?P<cap>\[?N/?A\]?|{_WATTS})\s*$")
+_WATTS_SURE = r"\d+(?:\.\d+)?\s*W"
+_POWER = re.compile(rf"(?<![\w.,:])(?:(?P<draw>{_WATTS_SURE})|[^\s/]\S*)\s*/\s*(?P<cap>\[?N/?A\]?|{_WATTS})\s*$")
+"""A draw that is no number of watts (``ERR!``, a date) leaves the limit what it is."""
 _BARE_POWER = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*W(?!\w)")
 _PERCENT = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*%")
 _PROCESS = re.compile(

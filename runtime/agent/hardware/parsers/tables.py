@@ -14,6 +14,7 @@ from typing import Any, Optional
 from runtime.agent.hardware.values import word
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_RUN = re.compile(r"(.)\1{999,}")
 _RULE = re.compile(r"[\s+|=\-]*[=\-]{3,}[\s+|=\-]*")
 _AMOUNT = re.compile(r"(\d+(?:[.,]\d+)?)\s*([KMGT]iB|[KMGT]?B)?", re.IGNORECASE)
 _SIDE = r"(?:\[?N/A\]?|[^/()]+?)"
@@ -23,8 +24,10 @@ _TO_MIB = {"": 1.0 / 2**20, "k": 1.0 / 2**10, "m": 1.0, "g": 2.0**10, "t": 2.0**
 
 
 def lines(text: str) -> list[str]:
-    """Lines without control sequences, carriage returns and trailing blanks; the empty ones stay."""
-    return [line.rstrip() for line in _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    """Lines without control sequences, carriage returns and trailing blanks; the empty ones stay. One sign a thousand
+    times over says nothing, and takes patterns the square of its length: of such a run the beginning stays."""
+    plain = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return [line.rstrip() for line in _RUN.sub(lambda run: run[0][:100], plain).split("\n")]
 
 
 def undoubled(text: str) -> list[str]:
