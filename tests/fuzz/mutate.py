@@ -30,9 +30,18 @@ WORDS = (
         "²",
     ),
     *("|", "||", "/", ":", "{", "}", "[", "]", "(", ")", "%", "\x00", "\x1b[4m", "\x1b[0m", "\t", "\r", "\r\n", "\x85"),
+    *("null", "true", "1e999", "[]", "[" * 2_000, '{"a":' * 2_000),
+    *("2031-07-19 23:58:51", "Sat Jul 19 23:58:51 2031", "23:58:51", "2031/07/19 23:58:51.417"),
     *("Unable to determine the device handle for GPU", "No devices were found", "None", "OK", "Alarm", "'", '"', "\\"),
 )
 CELL = re.compile(r"[^\s|/]+")
+LOGGED = (
+    "2031-07-19 23:58:51,417 WARN [worker-61] retry 8 of 97 after 4306 ms",
+    "Jul 19 23:58:51 host kernel: [86399.417203] usb 3-11: reset high-speed device number 29",
+    "[W719 23:58:51.417203] Warning: 53 of 677 requests took longer than 8.25 s",
+    '{"time": "2031-07-19T23:58:51.417Z", "level": "info", "took": 4306}',
+)
+"""Lines of other programs, with dates and numbers that are no readings."""
 
 
 def mutate(rng: random.Random, text: Text, others: tuple[Text, ...]) -> str:
@@ -121,6 +130,12 @@ def _spaces(rng: random.Random, text: str, others: tuple[Text, ...]) -> str:
     return text.replace("  ", rng.choice(("   ", " ", "\t", "")))
 
 
+def _log(rng: random.Random, text: str, others: tuple[Text, ...]) -> str:
+    lines = text.split("\n")
+    lines.insert(rng.randrange(len(lines) + 1), rng.choice(LOGGED))
+    return "\n".join(lines)
+
+
 def _splice(rng: random.Random, text: str, others: tuple[Text, ...]) -> str:
     other = rng.choice(others).text.split("\n")
     start = rng.randrange(len(other))
@@ -145,5 +160,5 @@ def _whole(rng: random.Random, text: str, others: tuple[Text, ...]) -> str:
 
 CHANGES: tuple[Callable[[random.Random, str, tuple[Text, ...]], str], ...] = (
     *(_lines(change) for change in (_drop_line, _double_line, _move_line, _join_lines, _cut_line, _narrow)),
-    *(_cut, _behead, _other_cell, _other_cell, _other_number, _insert, _delete, _spaces, _splice, _whole),
+    *(_cut, _behead, _other_cell, _other_cell, _other_number, _insert, _delete, _spaces, _log, _splice, _whole),
 )

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from tests import samples
+from tests.fuzz.parsers import parser_of
 
 FOLDER = Path(__file__).parent / "corpus"
 
@@ -23,19 +24,21 @@ class Text:
 
 @cache
 def own(tool: str) -> tuple[Text, ...]:
-    """The committed texts of a tool."""
+    """The committed texts of a tool's folder."""
     return tuple(_text(path) for path in sorted((FOLDER / tool).glob("*.txt")))
 
 
 @cache
-def texts(tool: str) -> tuple[Text, ...]:
-    """The committed and the recorded texts of a tool."""
-    recorded = [
+def texts(tool: str, *, recorded: bool = True) -> tuple[Text, ...]:
+    """The texts of all commands that one parser reads: the committed ones, and the recorded ones unless told not to."""
+    folders = sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and parser_of(path.name) == tool)
+    committed = [text for folder in folders for text in own(folder)]
+    beside = [
         Text(sample.name, sample.arguments, sample.text)
-        for sample in samples.samples()
-        if sample.tool == tool and "topo" not in sample.arguments
+        for sample in (samples.samples() if recorded else [])
+        if parser_of(sample.tool, *sample.arguments) == tool
     ]
-    return (*own(tool), *recorded)
+    return (*committed, *beside)
 
 
 def _text(path: Path) -> Text:

@@ -1,87 +1,107 @@
-"""What must hold for a reading of any text whatever: it tells only what the text says."""
+"""What must hold for whatever ``parse`` makes of any text: it tells only what the text says.
+
+Cards: each has a place or a name that stands in the text, and none is there twice. Numbers: each stands in the text,
+and :func:`tests.fuzz.sources.lies` shows that it comes from there.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 import re
-from typing import Optional
+from collections.abc import Iterator
+from typing import Any
 
+from runtime.agent.hardware.infiniband.ports import ETHERNET, INFINIBAND
 from runtime.agent.hardware.parsers import tables
-from runtime.agent.hardware.reading import BAD, OK, WARNING, CardReading, Reading
+from runtime.agent.hardware.reading import BAD, OK, WARNING
 
-NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
-SCALES = (1.0, 2.0**10, 2.0**20, 2.0**-10, 2.0**-20)
-"""Memory is told in MiB, whatever unit it is printed in."""
+NAMES = {"model", "name", "uuid", "serial", "hca", "id", "root", "ca_type", "phys_state", "profile"}
+NAMES |= {"driver_version", "cuda_version", "nvml_version", "path", "container_name"}
+"""Keys whose words are the text's own."""
+IN_PARTS = ("cnmon", "efsmi")
+"""They print the parts of a PCI address, each in a line of its own."""
+OURS = {"vendor", "class", "name_truncated", "health", "pci_bus_id"}
+"""What we say of a card ourselves, or derive from the rest: it makes no card."""
+
+Leaf = tuple[tuple[str, ...], Any]
 
 
-def lies(reading: Reading, text: str, arguments: list[str]) -> list[str]:
-    """Each untruth in words; an empty list is what every parser must give. A tool asked for card 3 alone (``-i 3``)
-    need not print the number again."""
-    found: list[str] = []
-    json.dumps(dataclasses.asdict(reading), allow_nan=False)
+def leaves(told: Any, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """All values with their keys from the outside; places in lists do not count."""
+    if isinstance(told, dict):
+        for key, value in told.items():
+            yield from leaves(value, (*path, str(key)))
+    elif isinstance(told, (list, tuple)):
+        for value in told:
+            yield from leaves(value, path)
+    else:
+        yield path, told
+
+
+def untrue(tool: str, told: dict[str, Any], text: str) -> list[str]:
+    """Each untruth about cards and names in words; an empty list is what every parser must give."""
+    json.dumps(told, allow_nan=False)
     bare = "\n".join(tables.lines(text))
-    flat = re.sub(r"\s+", "", bare + html.unescape(bare)).casefold()
-    numbers = {float(number.replace(",", ".")) for number in NUMBER.findall(bare)}
-    numbers.update(float(number) for number in re.findall(r"\d+", " ".join(arguments)))
-    for number in NUMBER.findall(bare):
-        numbers.update(float(part) for part in re.split("[.,]", number))
-    if len(reading.cards) > len(bare.split("\n")):
-        found.append(f"{len(reading.cards)} cards in {len(bare.splitlines())} lines")
-    if reading.devices is None and reading.cards:
-        found.append("cards, but no count")
-    for card in reading.cards:
-        found += _of_card(card, flat, numbers)
-    keys = [
-        (card.index, card.bus_id, card.uuid, card.serial, *sorted(map(str, card.more.items())))
-        for card in reading.cards
-    ]
-    named = [key for key in keys if any(value is not None for value in key[:3])]
-    if len(set(named)) != len(named):
-        found.append(f"one card twice: {named}")
-    return found
-
-
-def _of_card(card: CardReading, flat: str, numbers: set[float]) -> list[str]:
+    flat = _flat(bare + html.unescape(bare) + _unescaped(text))
     found = [
-        f"{name} {value!r} is not in the text"
-        for name, value in (("name", card.name), ("uuid", card.uuid), ("serial", card.serial))
-        if value is not None and (not value or re.sub(r"\s+", "", value).casefold() not in flat)
+        f"{'.'.join(path)} {value!r} is not in the text"
+        for path, value in leaves(told)
+        if path[-1:] and path[-1] in NAMES and isinstance(value, str) and not (value and _flat(value) in flat)
     ]
-    if card.bus_id is not None and not all(part in flat for part in re.split("[:.]", card.bus_id.casefold())):
-        found.append(f"bus {card.bus_id} is not in the text, nor are its parts")
-    if card == CardReading() or _unnamed(card):
-        found.append(f"a card of nothing: {card}")
-    memory: tuple[tuple[str, Optional[float]], ...] = (
-        ("memory_total_mib", card.memory_total_mib),
-        ("memory_used_mib", card.memory_used_mib),
-    )
-    others = (
-        ("index", card.index),
-        ("utilization_pct", card.utilization_pct),
-        ("temperature_c", card.temperature_c),
-        ("power_w", card.power_w),
-        ("power_limit_w", card.power_limit_w),
-    )
-    for name, value in memory:
-        if value is not None and not any(_near(value, number * scale) for number in numbers for scale in SCALES):
-            found.append(f"{name} {value} is not in the text")
-    for name, value in others:
-        if value is not None and abs(float(value)) not in numbers:
-            found.append(f"{name} {value} is not in the text")
-    if card.health not in (None, OK, WARNING, BAD):
-        found.append(f"health {card.health!r}")
-    if card.failure is not None and card.health != BAD:
-        found.append(f"condemned ({card.failure}), but its health is {card.health}")
+    found += [
+        f"{'.'.join(path)} {value!r} is of no address in the text"
+        for path, value in leaves(told)
+        if path[-1:] == ("gid_prefix",) and value and value[:4].lstrip("0") not in flat
+    ]
+    found += [
+        f"link layer {value!r}"
+        for path, value in leaves(told)
+        if path[-1:] == ("link_layer",) and value not in (None, INFINIBAND, ETHERNET) and _flat(str(value)) not in flat
+    ]
+    cards: list[dict[str, Any]] = told.get("gpus") if isinstance(told.get("gpus"), list) else []  # type: ignore[assignment]
+    if told.get("devices", 0) is None and cards:
+        found.append("cards, but no count")
+    for card in cards:
+        found += _of_card(tool, card, flat)
+    keys = [tuple(str(value) for key, value in sorted(card.items()) if key not in MEASURED) for card in cards]
+    if len(set(keys)) != len(keys):
+        found.append(f"one card twice: {keys}")
     return found
 
 
-def _unnamed(card: CardReading) -> bool:
-    """Nothing but empty marks: a card must at least have a name, a place or a reading."""
-    empty = dataclasses.replace(card, more={}, name_cut=False)
-    return empty == CardReading() and not any(value is not None for value in card.more.values())
+MEASURED = {"memory_used_mib", "utilization_pct", "temperature_c", "power_w", "health", "raw", "problems"}
 
 
-def _near(value: float, other: float) -> bool:
-    return abs(value - other) < max(1.0, value * 1e-9)
+def _of_card(tool: str, card: dict[str, Any], flat: str) -> Iterator[str]:
+    bus = card["bus_id"]
+    if bus is not None:
+        parts = re.split("[:.]", bus) if tool in IN_PARTS else [bus]
+        if not all(part.casefold() in flat for part in parts):
+            yield f"bus {bus} is not in the text"
+    health = card["health"]
+    if health["raw"] is None and all(value in (None, {}, []) for key, value in card.items() if key not in OURS):
+        yield f"a card of nothing: {card}"
+    if health["verdict"] not in (None, OK, WARNING, BAD):
+        yield f"health {health}"
+    if health["ok"] is False and health["verdict"] != BAD:
+        yield f"condemned, but its health is {health}"
+
+
+def _flat(text: str) -> str:
+    return re.sub(r"[\s_]+", "", text).casefold()
+
+
+def _unescaped(text: str) -> str:
+    r"""The strings of JSON as they are meant (``\u00e9``, ``\n``), for texts that have any."""
+    if "\\" not in text:
+        return ""
+    words = re.findall(r'"(?:[^"\\]|\\.)*"', text, re.DOTALL)
+    return "".join(word for word in map(_meant, words))
+
+
+def _meant(word: str) -> str:
+    try:
+        return str(json.loads(word, strict=False))
+    except ValueError:
+        return ""
