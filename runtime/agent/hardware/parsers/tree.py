@@ -65,7 +65,7 @@ def from_keys(lines: list[str], heading: re.Pattern[str] = _GPU) -> Node:
             continue
         expanded = line.expandtabs(8)
         depth = len(expanded) - len(expanded.lstrip())
-        line = re.sub(r"\[[^\]]*\](?=\s*:)", "", line)  # "[Deprecated: ...]" beside a key
+        line = re.sub(r"\[[^\[\]]*\](?=\s*:)", "", line)  # "[Deprecated: ...]" beside a key
         gpu = heading.fullmatch(line.strip())
         key, colon, value = line.strip().partition(":")
         if gpu is not None:

@@ -13,7 +13,7 @@ from runtime.agent.hardware.values import number, whole, word
 
 _QUERIES = re.compile(r"--query-(?:gpu|compute-apps|accounted-apps)(?:=(?P<fields>.*))?")
 _FIELD = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*", re.IGNORECASE)
-_UNIT = re.compile(r"\s*\[[^\]]*\]$")
+_UNIT = re.compile(r"\s*\[[^\[\]]*\]$")
 _ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id", "gpu_serial": "serial"}
 _KNOWN = {
     *("index", "uuid", "name", "pci.bus_id", "serial", "timestamp", "driver_version", "count", "pid", "pstate"),
