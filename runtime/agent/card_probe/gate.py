@@ -19,7 +19,7 @@ REMEMBERED = 64
 class Gate:
     """Stands before ``look`` (the inventory's snapshot); :meth:`snapshot` never blocks. Asked by any thread.
 
-    ``on_change`` is called, outside the lock, when another card owes a probe.
+    ``on_change`` is called, outside the lock, when other cards owe a probe or are bad than before.
     """
 
     def __init__(self, look: Callable[[], GpuSnapshot], owed: Mapping[str, Owed]) -> None:
@@ -30,16 +30,17 @@ class Gate:
         self._bad_since_begin: set[str] = set()
         self._containers: deque[str] = deque(maxlen=REMEMBERED)
         self._known: list[Gpu] = []
+        self._bad: dict[str, str] = {}
         self._last: GpuSnapshot = GpuSnapshot()
         self.on_change: Callable[[], None] = lambda: None
 
     def snapshot(self) -> GpuSnapshot:
         """The cards as last seen; those that owe a probe are among the failures."""
         with self._lock:
-            before = self._owed
+            before = (self._owed, self._bad)
             seen = self._take()
             shown = without(told(seen, self._owed, self._said), self._containers)
-            changed = self._owed is not before
+            changed = self._owed is not before[0] or self._bad != before[1]
         if changed:
             self.on_change()
         return shown
@@ -80,6 +81,7 @@ class Gate:
             bad = bad_cards(self._known, seen)
             self._owed = advance(self._owed, bad, to_wire(now()))
             self._bad_since_begin.update(bad)
+            self._bad = bad
             self._last = seen
             if seen.collector_error is None and seen.gpus is not None:
                 self._known = seen.gpus

@@ -118,7 +118,7 @@ def test_a_card_is_named_until_its_probe_ends_well() -> None:
     gate.say("GPU-a", "probe container exited with 3")
     (text,) = reasons(gate.snapshot()).values()
     assert text.startswith("probe container exited with 3; out since")
-    assert calls == ["woken"]
+    assert calls == ["woken"] * 2, "it was bad, and is well"
     gate.begin(["GPU-a"])
     assert gate.paid(["GPU-a"]) and gate.snapshot() is looks.now
 

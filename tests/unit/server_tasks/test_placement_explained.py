@@ -136,6 +136,18 @@ def test_a_task_that_wants_any_card_is_told_of_those_that_are_not_well() -> None
     assert health.ok and ":" not in health.text and [row["card"] for row in health.evidence] == ["GPU-1"]
 
 
+def test_well_cards_of_another_kind_do_not_hide_the_sick_one() -> None:
+    slices = tuple(Gpu(f"MIG-{n}", "nvidia", parent_uuid="GPU-1", profile="1g.10gb", gi_id=n) for n in (1, 2))
+    lost = dict.fromkeys(("GPU-1", "MIG-1", "MIG-2"), CardHealth.LOST)
+    cut = view(gpus=(*CARDS, *slices), card_health={"GPU-0": CardHealth.OK, **lost}, card_troubles={"GPU-1": LOST})
+    (node,) = explain.nodes(wants(Need(cards=CardNeed(1, slice="1g.10gb"))), sites_of([cut], (), (), 4))
+    failing = [one for one in node.constraints if not one.ok]
+    assert [one.code for one in failing] == ["health", "cards", "free"]
+    assert failing[0].text.startswith("0 cards are known to be well, 1 wanted: card MIG-1 is lost")
+    none_of_the_kind = explain.nodes(wants(Need(cards=CardNeed(1, slice="7g.80gb"))), sites_of([cut], (), (), 4))
+    assert "health" not in [one.code for one in none_of_the_kind[0].constraints if not one.ok]
+
+
 @pytest.mark.parametrize(
     ("need", "code", "evidence"),
     [

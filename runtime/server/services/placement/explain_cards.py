@@ -27,9 +27,12 @@ Holders = Mapping[str, Sequence[str]]
 
 
 def of_cards(wanted: CardNeed, site: Site, holders: Holders) -> list[WhyConstraint]:
-    """All constraints on cards. A task that names its cards is asked of those alone."""
+    """All constraints on cards. Of a task that names its cards those alone are asked, and whether they are well is
+    asked of those that are of the wanted kind: that others are well would hide what the task waits for."""
     asked = asked_of(wanted, site)
-    found = [_one(constraint, wanted, site, asked) for constraint in CARDS if constraint.wants(wanted)]
+    wants = [one for one in CARDS if one.wants(wanted)]
+    kind = [card for card in asked if all(one.holds(card, wanted, site) for one in wants if one.code != HEALTH)]
+    found = [_one(one, wanted, site, (kind or asked) if one.code == HEALTH else asked) for one in wants]
     return [*found, *_together(wanted, site, asked, holders)]
 
 
