@@ -82,6 +82,7 @@ def test_rdma_link_has_no_word_for_the_layer() -> None:
         ("rdma", "0: ibx_0: node_type ca fw 1.2.3 node_guid 0:0:0:1"),
         ("sysfs", "[" * 100_000),
         ("ibstat", "CA 'x'\n\tPort 99999999999:\n"),
+        ("rdma", f"link {'x' * 65}/1 state ACTIVE"),
     ],
 )
 def test_a_text_without_ports_has_none(tool: str, text: str) -> None:
@@ -93,6 +94,12 @@ def test_a_text_that_was_pasted_twice_has_each_port_once() -> None:
     again = text.replace("ACTIVE", "DOWN")
     (port,) = parse_text("rdma", ["link"], text + again)["ports"]
     assert port["state"] == "down" and json.dumps(port)
+
+
+def test_null_in_json_is_not_a_word() -> None:
+    text = '[{"ifname": "ibx_0", "port": 1, "state": null, "lid": null, "netdev": null}]'
+    (port,) = parse_text("rdma", ["-j", "link"], text)["ports"]
+    assert {key: value for key, value in port.items() if value is not None} == {"hca": "ibx_0", "port": 1}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +114,7 @@ def test_a_text_that_was_pasted_twice_has_each_port_once() -> None:
         (phys_state_of, "POLLING (2)", "Polling"),
         (phys_state_of, "PORT_CONFIGURATION_TRAINNING (4)", "PortConfigurationTraining"),
         (phys_state_of, "7: Phy Test", "Phy Test"),
+        (phys_state_of, "9" * 400, None),
         (rate_of, "800 Gb/sec (8X XDR)", 800.0),
         (rate_of, "2.5 Gb/sec (1X SDR)", 2.5),
         (rate_of, "9" * 400, None),

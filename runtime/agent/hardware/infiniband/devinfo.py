@@ -14,7 +14,7 @@ from runtime.agent.hardware.infiniband import ports
 from runtime.agent.hardware.infiniband.ports import Port
 from runtime.agent.hardware.parsers import tables
 
-_ADAPTER = re.compile(r"\s*hca_id:\s*(\S+)")
+_ADAPTER = re.compile(rf"\s*hca_id:\s*({ports.NAME})")
 _PORT = re.compile(rf"\s*port:\s*({ports.NUMBER})")
 _LINE = re.compile(r"\s*([a-z_]+|GID\[\s*0\]):\s*(.*)")
 _LANES = re.compile(r"(1|2|4|8|12)X(?:\s|$)")

@@ -18,6 +18,9 @@ NO_LID = 0xFFFF
 
 NUMBER = r"[0-9]{1,3}"
 """A port's number as tools print it."""
+NAME = r"[^\s/']{1,64}"
+"""An adapter's; the kernel knows no longer ones, and of no longer words."""
+LONGEST = 64
 
 _RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(?:Gb/sec)?(?:\s|\(|$)")
 _LID = re.compile(r"0x[0-9a-f]{1,8}|[0-9]{1,8}", re.IGNORECASE)
@@ -131,7 +134,7 @@ def prefix_of(text: Optional[str]) -> Optional[str]:
 def word_of(text: Optional[str]) -> Optional[str]:
     """A word of the kernel; None for none, and for the "unknown" of a script that could not read the file."""
     word = (text or "").strip()
-    return None if word.lower() in ("", "unknown", "n/a") else word
+    return None if word.lower() in ("", "unknown", "n/a") or len(word) > LONGEST else word
 
 
 def link_layer_of(text: Optional[str]) -> Optional[str]:

@@ -14,7 +14,7 @@ from runtime.agent.hardware.infiniband import ports
 from runtime.agent.hardware.infiniband.ports import Port
 from runtime.agent.hardware.parsers import tables
 
-_LINK = re.compile(rf"\s*(?:link\s+|[0-9]+/[0-9]+:\s*)([^\s/:]+)/({ports.NUMBER}):?(?=\s|$)")
+_LINK = re.compile(rf"\s*(?:link\s+|[0-9]+/[0-9]+:\s*)({ports.NAME})/({ports.NUMBER}):?(?=\s|$)")
 _KEYS = ("subnet_prefix", "lid", "sm_lid", "state", "physical_state", "netdev")
 
 
@@ -46,9 +46,11 @@ def _of_json(text: str) -> list[dict[str, str]]:
     except (ValueError, RecursionError):
         return []
     return [
-        {"hca": entry["ifname"], **{key: str(entry[key]) for key in ("port", *_KEYS) if key in entry}}
+        {"hca": entry["ifname"], **{key: str(entry[key]) for key in ("port", *_KEYS) if entry.get(key) is not None}}
         for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("ifname"), str) and entry["ifname"]
+        if isinstance(entry, dict)
+        and isinstance(entry.get("ifname"), str)
+        and re.fullmatch(ports.NAME, entry["ifname"])
         if re.fullmatch(ports.NUMBER, str(entry.get("port")))
     ]
 

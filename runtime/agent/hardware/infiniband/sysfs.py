@@ -15,8 +15,8 @@ ROOT = Path("/sys/class/infiniband")
 FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid", "gids/0")
 LONGEST = 4096
 
-_ADAPTER = re.compile(r"(?:.*/)?(?P<hca>[^/]+)/(?P<file>hca_type|device/numa_node)")
-_PORT = re.compile(rf"(?:.*/)?(?P<hca>[^/]+)/ports/(?P<port>{ports.NUMBER})/(?P<file>.+)")
+_ADAPTER = re.compile(rf"(?:.*/)?(?P<hca>{ports.NAME})/(?P<file>hca_type|device/numa_node)")
+_PORT = re.compile(rf"(?:.*/)?(?P<hca>{ports.NAME})/ports/(?P<port>{ports.NUMBER})/(?P<file>.+)")
 
 Tree = dict[str, str]
 """Path below the class folder -> content."""

@@ -13,11 +13,11 @@ from runtime.agent.hardware.infiniband import ports
 from runtime.agent.hardware.infiniband.ports import Port
 from runtime.agent.hardware.parsers import tables
 
-_ADAPTER = re.compile(r"\s*CA '([^']+)'")
+_ADAPTER = re.compile(rf"\s*CA '({ports.NAME})'")
 _PORT = re.compile(rf"\s*Port ({ports.NUMBER}):")
-_STATUS = re.compile(rf"\s*Infiniband device '([^']+)' port ({ports.NUMBER}) status:", re.IGNORECASE)
+_STATUS = re.compile(rf"\s*Infiniband device '({ports.NAME})' port ({ports.NUMBER}) status:", re.IGNORECASE)
 _LINE = re.compile(r"\s*([A-Za-z_ ]+?)\s*:\s*(.*)")
-_PANIC = re.compile(r"ibpanic:.*?(?:device|CA) '([^']+)'")
+_PANIC = re.compile(rf"ibpanic:.*?(?:device|CA) '({ports.NAME})'")
 
 
 def parse(text: str) -> dict[str, Any]:
