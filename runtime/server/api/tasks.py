@@ -96,7 +96,7 @@ def get(task_id: str) -> flask.Response:
     if isinstance(who, Operator):
         return _task(stored)
     if row["node_id"] != who.node_id:
-        return flask.jsonify(encode(view.outline(row)))
+        return flask.jsonify(view.outline(row))
     token = flask.request.headers.get(routes.HEADER_CLAIM)
     mine = token is not None and claims.owns(row, _reporter(who), row["attempt"], token)
     return _task(stored, secrets=mine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
@@ -91,11 +91,12 @@ def task(stored: Stored, presence: Nodes, vault: Vault | None = None) -> Task:
     )
 
 
-def outline(row: Row) -> Task:
-    """What an agent sees of another node's task."""
-    return Task(
-        id=row["id"], uid=row["uid"], status=Status(row["status"]), node_id=row["node_id"], attempt=row["attempt"]
-    )
+OUTLINE = ("id", "uid", "status", "node_id", "attempt")
+
+
+def outline(row: Row) -> dict[str, Any]:
+    """What an agent sees of another node's task, as sent: that it may not see the rest is not that it is unknown."""
+    return {name: row[name] for name in OUTLINE}
 
 
 def health_of(row: Row, presence: Nodes) -> TaskHealth | None:
