@@ -46,7 +46,7 @@ def parse(cls: type[T], raw: bytes, *, code: str, forbid_unknown: bool = False) 
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         if first["type"] == "json_invalid":
             raise Problem("malformed_json", f"The body is not JSON ({_reason(first)}); send one JSON object.") from None
-        faults = [_fault(item) for item in error.errors(include_url=False)]
+        faults = _faults(error.errors(include_url=False))
         if forbid_unknown:
             told = {fault.path for fault in faults}
             faults.extend(fault for fault in _operator_faults(cls, raw) if fault.path not in told)
@@ -76,8 +76,43 @@ def refusal(code: str, faults: list[Fault]) -> Problem:
     return Problem(code, f"{text}{more}.", errors=[dataclasses.asdict(fault) for fault in faults])
 
 
+_FORMS = {"dict[str,str]": "an object of texts", "list[str]": "a list of texts"}
+"""The branches of unions, as pydantic names them in a path; no member of ours has a bracket."""
+
+
+def _faults(errors: list[Any]) -> list[Fault]:
+    """One fault for each thing that is wrong. Of a union, every branch says what it lacks: only that one counts whose
+    kind the value is, else all of them are one fault that wants any of the forms."""
+    branches: dict[tuple[Any, ...], dict[str, bool]] = {}
+    for error in errors:
+        where, form, rest = _union_of(error)
+        if form is not None:
+            branches.setdefault(where, {})[form] = bool(rest)
+    faults: list[Fault] = []
+    for error in errors:
+        where, form, rest = _union_of(error)
+        fault = _fault(error)
+        if form is None:
+            faults.append(fault)
+            continue
+        forms = " or ".join(_FORMS.get(name, name) for name in branches[where])
+        if rest:
+            faults.append(dataclasses.replace(fault, wanted=f"{fault.wanted} ({where[-1]}: {forms})"))
+        elif not any(branches[where].values()) and form == next(iter(branches[where])):
+            faults.append(dataclasses.replace(fault, wanted=forms))
+    return faults
+
+
+def _union_of(error: Any) -> tuple[tuple[Any, ...], str | None, tuple[Any, ...]]:
+    """(path of the union, the branch, path within it); no branch: the error lies in none."""
+    loc: tuple[Any, ...] = error["loc"]
+    for number, part in enumerate(loc):
+        if "[" in str(part):
+            return loc[:number], str(part), loc[number + 1 :]
+    return loc, None, ()
+
+
 def _fault(error: Any) -> Fault:
-    # pydantic names the branch of a union ("dict[str,str]") in the path; no member of ours has a bracket.
     parts = [str(part) for part in error["loc"] if "[" not in str(part)]
     path = ".".join(parts) or "body"
     if error["type"] == "missing":

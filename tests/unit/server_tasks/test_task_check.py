@@ -95,6 +95,23 @@ def test_no_text_of_an_operator_holds_nul(body: dict[str, Any], path: str) -> No
     assert SECRET not in str(caught.value.document(None))
 
 
+@pytest.mark.parametrize(
+    ("env", "paths"),
+    [
+        ({"A": 1}, ["env.A"]),
+        ({"A": 1, "B": None, "C": "x"}, ["env.A", "env.B"]),
+        (["A=1", 2], ["env.1"]),
+        (5, ["env"]),
+    ],
+)
+def test_what_fits_no_form_of_env_is_one_fault_that_names_both(env: Any, paths: list[str]) -> None:
+    with pytest.raises(Problem) as caught:
+        checked({"env": env})
+    found = caught.value.members["errors"]
+    assert [fault["path"] for fault in found] == paths
+    assert all("an object of texts or a list of texts" in fault["wanted"] for fault in found)
+
+
 def test_every_fault_is_found_at_once() -> None:
     body = {
         "image": "A",
