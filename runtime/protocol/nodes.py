@@ -149,9 +149,9 @@ class CardHistory:
 
 @dataclass(frozen=True)
 class CordonRequest:
-    """``POST /api/v1/nodes/{id}/cordon``."""
+    """``POST /api/v1/nodes/{id}/cordon``; without a body no reason is given."""
 
-    reason: Annotated[str, Text(1, 500)]
+    reason: Annotated[str, Text(0, 500)] = ""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ def deleted(node_id: str) -> tuple[str, int]:
 @blueprint.post(f"{routes.NODES}/<node_id>/cordon")
 def cordoned(node_id: str) -> flask.Response:
     who = operator("admin")
-    request = validation.parse(CordonRequest, flask.request.get_data(), code="invalid_task", forbid_unknown=True)
+    raw = flask.request.get_data() or b"{}"
+    request = validation.parse(CordonRequest, raw, code="invalid_task", forbid_unknown=True)
     node_actions.cordon(parts().db, parts().presence, node_id, request.reason, who.name)
     return _node(node_id)
 

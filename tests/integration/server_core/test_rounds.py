@@ -133,6 +133,16 @@ def test_a_cordon_sends_unclaimed_work_away_and_lets_nothing_in(plane: Plane, ag
     assert [event["code"] for event in plane.events("node_cordoned")] == ["cordoned", "uncordoned"]
 
 
+@pytest.mark.parametrize("body", [None, {}])
+def test_a_cordon_needs_no_reason(plane: Plane, agent: Agent, body: dict[str, Any] | None) -> None:
+    agent.beat(**FULL)
+    answer = plane.operator("POST", "/api/v1/nodes/gpu-a/cordon", body)
+    assert (answer.status, answer.body["schedulable"], answer.body["cordon"]["reason"]) == (200, False, "")
+    (node,) = plane.operator("GET", f"/api/v1/tasks/{submit(plane)['id']}/why").body["nodes"]
+    (said,) = [one["text"] for one in node["constraints"] if one["code"] == "schedulable"]
+    assert said == "the node is cordoned by test-admin"
+
+
 @pytest.mark.parametrize(("then", "desired"), [("leave", "run"), ("stop", "stop"), ("reschedule", "run")])
 def test_a_drain_ends_as_it_was_told(plane: Plane, agent: Agent, then: str, desired: str) -> None:
     agent.beat(**FULL)
@@ -180,7 +190,7 @@ def test_a_drain_is_done_when_the_node_says_so(plane: Plane, agent: Agent) -> No
         ("nodes/gpu-x/uncordon", None, 404, "node_not_found"),
         ("nodes/gpu-x/drain", {}, 404, "node_not_found"),
         ("nodes/gpu-x/release", None, 404, "node_not_found"),
-        ("nodes/gpu-a/cordon", {}, 422, "invalid_task"),
+        ("nodes/gpu-a/cordon", {"reason": 5}, 422, "invalid_task"),
         ("nodes/gpu-a/cordon", {"reason": "r", "reson": "x"}, 422, "invalid_task"),
         ("nodes/gpu-a/drain", {"then": "explode"}, 422, "invalid_task"),
     ],

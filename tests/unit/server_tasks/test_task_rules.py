@@ -57,9 +57,8 @@ def test_the_table_has_both_kinds_of_edges() -> None:
     ("target", "facts", "part"),
     [
         (Status.COMPLETED, {"exit_code": 1, "reason": "exited"}, "exit_code 0"),
-        (Status.COMPLETED, {"reason": "exited"}, "exit_code 0"),
         (Status.COMPLETED, {"exit_code": 0, "reason": "timeout"}, "reason exited"),
-        (Status.FAILED, {"exit_code": 1}, "needs a reason"),
+        (Status.FAILED, {"exit_code": 0}, "other than 0"),
         (Status.FAILED, {"exit_code": 1, "reason": "bored"}, "unknown reason 'bored'"),
         (Status.FAILED, {"exit_code": 0, "reason": "exited"}, "other than 0"),
         (Status.FAILED, {"reason": "exited"}, "other than 0"),
@@ -74,6 +73,33 @@ def test_a_report_that_contradicts_itself_is_forbidden_now(target: Status, facts
     with pytest.raises(Problem, match=part) as caught:
         judge(update(Status.RUNNING, target, **facts))
     assert (caught.value.code, caught.value.status) == ("illegal_transition", 409)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason"),
+    [
+        (1, Reason.EXITED),
+        (124, Reason.EXITED),
+        (128, Reason.EXITED),
+        (129, Reason.SIGNALLED),
+        (137, Reason.SIGNALLED),
+        (192, Reason.SIGNALLED),
+        (193, Reason.EXITED),
+        (255, Reason.EXITED),
+        (None, Reason.END_UNKNOWN),
+    ],
+)
+def test_a_failure_without_a_reason_gets_what_its_exit_code_tells(exit_code: int | None, reason: Reason) -> None:
+    facts = {} if exit_code is None else {"exit_code": exit_code}
+    assert judge(update(Status.RUNNING, Status.FAILED, **facts)) is reason
+
+
+@pytest.mark.parametrize("facts", [{}, {"reason": "exited"}])
+def test_completed_without_its_exit_code_names_what_is_missing(facts: dict[str, object]) -> None:
+    with pytest.raises(Problem) as caught:
+        judge(update(Status.RUNNING, Status.COMPLETED, **facts))
+    assert (caught.value.code, caught.value.status) == ("invalid_task", 422)
+    assert [(fault["path"], fault["found"]) for fault in caught.value.members["errors"]] == [("exit_code", "nothing")]
 
 
 @pytest.mark.case("FC-022")

@@ -39,6 +39,7 @@ NODES = (
         OPERATOR,
         {200: Node},
         body=CordonRequest,
+        body_required=False,
         codes=("node_not_found", "invalid_task"),
     ),
     Operation("post", f"{_NODE}/uncordon", "Give a node work again", OPERATOR, {200: Node}, codes=("node_not_found",)),

@@ -252,7 +252,7 @@ def choose(need: CardNeed, cards: tuple[Gpu, ...], site: Site) -> tuple[Pick, ..
 def _cordon(site: Site) -> str:
     cordon = site.view.cordon
     if cordon is not None:
-        return f"cordoned by {cordon.owner}: {cordon.reason}"
+        return f"cordoned by {cordon.owner}" + (f": {cordon.reason}" if cordon.reason else "")
     return "draining" if site.view.draining else "not cordoned"
 
 

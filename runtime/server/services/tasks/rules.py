@@ -9,15 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.protocol.problems import Problem
+from runtime.protocol.problems import Fault, Problem
 from runtime.protocol.reasons import CLASS_OF, Reason, ReasonClass
 from runtime.protocol.states import TERMINAL, Actor, Desired, Status, transition
 from runtime.protocol.tasks import TaskUpdate
+from runtime.server.validation import refusal
 
 BAD_ENDS_LIMIT = 3
 """That many hand-backs or infrastructure ends in a row cordon a node."""
 EXCLUDED_S = 600
 """How long a node that handed a task back is left out for that task."""
+LAST_SIGNAL = 64
+"""An exit code of 128 and n, n up to this, is what a shell and an engine make of an end by signal n."""
 RESTARTS = (Reason.HOST_RESTARTED, Reason.ENGINE_RESTARTED)
 """One of these ends all that runs on a node at once."""
 
@@ -46,8 +49,9 @@ def reason_class(reason: str | None) -> str | None:
 def judge(update: TaskUpdate) -> Reason | None:
     """The reason that ``update`` gives, when it may be said at all.
 
-    Raises Problem illegal_transition: 422 for a change that the table does not have, 409 for one that a node
-    may not make or not with these facts.
+    A failed task whose reason is not given gets the one that its exit code tells. Raises Problem illegal_transition:
+    422 for a change that the table does not have, 409 for one that a node may not make or not with these facts; and
+    Problem invalid_task where a fact that it cannot do without is missing.
     """
     source, target = update.from_status, update.status
     edge = transition(source, target)
@@ -59,6 +63,11 @@ def judge(update: TaskUpdate) -> Reason | None:
         raise _forbidden(update, "only the server makes this change")
     reason = _reason(update)
     if target is Status.COMPLETED:
+        if update.exit_code is None:
+            # Nothing but the code 0 says that a program did what it was to do.
+            raise refusal(
+                "invalid_task", [Fault("exit_code", "nothing", "0 (completed is a program that ended with 0)")]
+            )
         if update.exit_code != 0:
             raise _forbidden(update, f"completed needs exit_code 0, found {update.exit_code}")
         if reason not in (None, Reason.EXITED):
@@ -69,8 +78,7 @@ def judge(update: TaskUpdate) -> Reason | None:
             raise _forbidden(update, f"stopped comes with reason stopped_by_operator, found {update.reason}")
         return Reason.STOPPED_BY_OPERATOR
     if target is Status.FAILED:
-        if reason is None:
-            raise _forbidden(update, "failed needs a reason")
+        reason = reason or _plain_reason(update.exit_code)
         if reason is Reason.STOPPED_BY_OPERATOR:
             raise _forbidden(update, "a task that the operator stopped is stopped, not failed")
         if reason is Reason.EXITED and update.exit_code in (None, 0):
@@ -129,6 +137,13 @@ def lost_outcome(status: Status, desired: Desired, on_node_lost: str, starts: in
     if on_node_lost == "reschedule" and starts < max_attempts:
         return Status.PENDING
     return Status.FAILED
+
+
+def _plain_reason(exit_code: int | None) -> Reason:
+    """Why a task failed of which only the exit code is told, or not even that: what the code says and no more."""
+    if exit_code is None:
+        return Reason.END_UNKNOWN
+    return Reason.SIGNALLED if 128 < exit_code <= 128 + LAST_SIGNAL else Reason.EXITED
 
 
 def _reason(update: TaskUpdate) -> Reason | None:
