@@ -73,14 +73,14 @@ class Holding:
 
 def users(claims: Claims, strangers: Strangers) -> Optional[dict[str, str]]:
     """Card or slice -> the task that has it, or the container of nobody's claim; None while an engine that may run one
-    cannot be listed. A task that sleeps has left its cards."""
+    cannot be listed. A task that sleeps has left its cards, also one that is to wake: as long as one of them is named
+    as failed it does not."""
     foreign, orphans = strangers.foreign(), strangers.orphans()
     if foreign is None or orphans is None:
         return None
     found = {uuid: f"container {one.container_id[:12]}" for one in (*foreign, *orphans) for uuid in one.gpus}
     for held in claims.all():
-        asleep = held.record.stage is Stage.SLEEPING and not held.wake
-        if held.record.stage is not Stage.DONE and not asleep:
+        if held.record.stage not in (Stage.DONE, Stage.SLEEPING):
             found.update({gpu.uuid: f"task {held.record.task_id}" for gpu in held.record.gpus})
     return found
 

@@ -21,7 +21,7 @@ from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.journal import open_journal
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
 from runtime.protocol.states import Driver
-from runtime.protocol.tasks import TaskSpec
+from runtime.protocol.tasks import AssignedGpu, TaskSpec
 
 LABELS = {"heterofleet.control-plane": "another", "heterofleet.node": "n", "heterofleet.task": "x"}
 
@@ -134,6 +134,35 @@ def test_a_claim_under_a_former_name_still_holds_its_cards(made: tuple[Executor,
     executor._claims.add(Held(record))
     poll(executor)
     assert told(executor) == {"a": ["GPU-a"]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "holds"),
+    [
+        (Stage.CLAIMING, True),
+        (Stage.CLAIMED, True),
+        (Stage.CREATED, True),
+        (Stage.RUNNING, True),
+        (Stage.CONCLUDED, True),
+        (Stage.DONE, False),
+        (Stage.SLEEPING, False),
+    ],
+)
+def test_who_has_which_card(made: tuple[Executor, Engine], stage: Stage, holds: bool) -> None:
+    executor, engine = made
+    assert executor.card_users() is None, "nobody has looked yet"
+    engine.add("a")
+    engine.add("mine", **{"heterofleet.control-plane": "cp", "heterofleet.attempt": "2"})
+    gpus = (AssignedGpu("GPU-1", vendor="nvidia"),)
+    record = ClaimRecord(Key("u", 1), "x", "cp", "token", stage, TaskSpec(name="x"), gpus)
+    # One that is to wake waits for its card: a probe that waited for it in turn would never run.
+    executor._claims.add(Held(record, wake=True))
+    poll(executor)
+    strangers = {"GPU-a": "container a", "GPU-mine": "container mine"}
+    assert executor.card_users() == {**strangers, **({"GPU-1": "task x"} if holds else {})}
+    engine.silent = True
+    executor._parts.drivers[Driver.DOCKER].last.bad("gone")
+    assert executor.card_users() is None
 
 
 def test_an_agent_that_cannot_look_does_not_say_that_it_holds_nothing(made: tuple[Executor, Engine]) -> None:

@@ -1,0 +1,106 @@
+"""What is said of a card that is not given out, and of the work that wants it or has it: over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.server_core.plane import FULL, UNCHANGED, Agent, Plane, running, wait_until
+
+LOST = {"gpu_collect_failures": [{"uuid": "GPU-b", "index": 1, "reason": "GPU is lost"}]}
+API = "/api/v1"
+
+
+@pytest.fixture(scope="module")
+def whole_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plane, Agent]]:
+    with running(tmp_path_factory.mktemp("why")) as plane:
+        yield plane, Agent(plane)
+
+
+@pytest.fixture
+def fleet(whole_plane: tuple[Plane, Agent]) -> tuple[Plane, Agent]:
+    """One node with two cards, both well."""
+    plane, agent = whole_plane
+    for _ in range(4):
+        assert agent.beat(**FULL).status == 200
+    return plane, agent
+
+
+def why(plane: Plane, what: str) -> dict[str, Any]:
+    found: dict[str, Any] = plane.operator("GET", f"{API}/{what}/why").body
+    return found
+
+
+def failing(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["code"]: one for node in body["nodes"] for one in node["constraints"] if not one["ok"]}
+
+
+def test_a_well_card(fleet: tuple[Plane, Agent]) -> None:
+    plane, _ = fleet
+    card = why(plane, "gpus/GPU-b")
+    assert (card["subject"], card["state"], card["fits"]) == ({"kind": "gpu", "id": "GPU-b"}, "ok", True)
+    assert card["summary"] == "Card GPU-b of gpu-a is well and free." and card["smallest_change"] is None
+    node = why(plane, "nodes/gpu-a")
+    assert (node["subject"], node["state"], node["fits"]) == ({"kind": "node", "id": "gpu-a"}, "online", True)
+    assert node["summary"] == "gpu-a takes new work: nothing keeps it from new work."
+    assert plane.operator("GET", f"{API}/gpus/GPU-none/why").code == "gpu_not_found"
+    assert plane.operator("GET", f"{API}/nodes/none/why").code == "node_not_found"
+
+
+def test_a_lost_card_says_since_when_and_for_what(fleet: tuple[Plane, Agent]) -> None:
+    plane, agent = fleet
+    for _ in range(3):
+        agent.beat(**UNCHANGED, **LOST)
+    card = why(plane, "gpus/GPU-b")
+    assert (card["state"], card["fits"]) == ("lost", False) and card["since"].startswith("20")
+    assert card["summary"].startswith(
+        f"Card GPU-b is lost since {card['since']} (GPU is lost), on gpu-a; it comes back"
+    )
+    (evidence,) = failing(card)["health"]["evidence"]
+    assert evidence["since"] == card["since"] and evidence["reason"] == "GPU is lost" and evidence["help"]
+    assert card["smallest_change"]["code"] == "health"
+    assert f"card GPU-b is lost since {card['since']}" in why(plane, "nodes/gpu-a")["summary"]
+    agent.beat(**UNCHANGED)
+    assert "well for 1 beats by now" in why(plane, "gpus/GPU-b")["summary"]
+
+
+def test_a_card_that_others_hold_says_who(fleet: tuple[Plane, Agent]) -> None:
+    plane, agent = fleet
+    agent.beat(**UNCHANGED, gpu_holders=[{"uuid": "GPU-b", "pid": 4711, "name": "python", "ours": False}])
+    card = why(plane, "gpus/GPU-b")
+    assert (card["state"], card["fits"]) == ("dirty", False)
+    assert "held by process 4711 (python)" in card["summary"] and "end what holds it" in card["summary"]
+    agent.beat(**UNCHANGED, gpu_holders=[])
+    assert why(plane, "gpus/GPU-b")["fits"]
+
+
+def test_a_failing_card_tool_is_quoted(fleet: tuple[Plane, Agent]) -> None:
+    plane, agent = fleet
+    for _ in range(3):
+        agent.beat(**UNCHANGED, gpu_collector_error="nvidia-smi did not answer in 10 s")
+    node = why(plane, "nodes/gpu-a")
+    assert not node["fits"] and "nvidia-smi did not answer in 10 s" in node["summary"]
+    assert "collector" in failing(why(plane, "gpus/GPU-a"))
+
+
+def test_a_card_that_a_task_has(fleet: tuple[Plane, Agent]) -> None:
+    plane, agent = fleet
+    body = {"name": "t", "id": "t1", "image": "a/b:1", "gpus": {"count": 1, "uuids": ["GPU-b"]}}
+    assert plane.operator("POST", f"{API}/tasks", body).status == 201
+    wait_until(lambda: plane.operator("GET", f"{API}/tasks/t1").body["status"] == "scheduled", "it is placed")
+    card = why(plane, "gpus/GPU-b")
+    assert card["summary"].startswith("Card GPU-b of gpu-a is well; ") and "held by task t1" in card["summary"]
+    claim = {
+        "node_id": "gpu-a",
+        "attempt": 1,
+        "claim_token": "token-0001",
+        "from_status": "scheduled",
+        "status": "running",
+    }
+    assert plane.call("PUT", f"{API}/tasks/t1", claim, agent.headers).status == 200
+    for _ in range(3):
+        agent.beat(**UNCHANGED, **LOST)
+    assert "card GPU-b is lost since 20" in why(plane, "tasks/t1")["summary"], "it runs on, and why says it"
+    assert plane.operator("DELETE", f"{API}/tasks/t1?force=true").status == 204
