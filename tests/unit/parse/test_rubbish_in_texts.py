@@ -23,7 +23,7 @@ CASES: list[tuple[str, str, list[str], str, dict[str, Any]]] = [
     ("a record without an end", "sysfs", [], '{"a":' * 20_000, {"ports": []}),
     (
         *("an adapter called by a number", "sysfs", []),
-        f'{{"²/ports/1/state": "4: ACTIVE", "{LONG}/ports/1/state": "4: ACTIVE"}}',
+        f'{{"²/ports/1/state": "4: ACTIVE", "{LONG[:40]}/ports/1/state": "4: ACTIVE"}}',
         {"active": 2},
     ),
     (
@@ -54,6 +54,12 @@ def test_nothing_is_made_of_it(what: str, tool: str, arguments: list[str], text:
     found = parse_text(tool, arguments, text)
     assert differences(right, found) == []
     assert not {"wanted_bytes", "gpu_index_in_process", "total_gib"} & set(found)
+
+
+def test_words_below_the_word_name_are_no_cards() -> None:
+    assert parse_text("nvidia-smi", ["-q"], "        NAME\n        USED GPU\n    CAPABILITIES\n")["gpus"] == []
+    (found,) = parse_text("nvidia-smi", ["--query-gpu=name", "--format=csv"], "name\nParrot 40GB\n")["gpus"]
+    assert found["model"] == "Parrot 40GB"
 
 
 def test_a_profile_without_a_number_has_none() -> None:
@@ -99,3 +105,14 @@ def test_two_processes_in_one_line_are_not_one() -> None:
     both = "| 1  400  work  20 || 2  500  work  30 |\n"
     assert [each["pid"] for each in parse_text("mx-smi", [], head + one)["processes"]] == [400]
     assert not parse_text("mx-smi", [], head + both)["processes"]
+    assert not parse_text("mx-smi", [], head + "| 1  400  work Sat Jul 19 23:58:51 2031 |\n")["processes"]
+
+
+def test_of_a_chip_s_values_none_counts_where_there_are_too_many() -> None:
+    table = (
+        "| npu-smi 24.1 Version: 24.1 |\n| NPU  Name | Health | Power(W)  Temp(C) |\n"
+        "| Chip | Bus-Id | AICore(%)  Memory-Usage(MB) |\n| 7  910 | OK | 65.5  30 |\n| 0 | 0000:02:00.0 | {} |\n"
+    )
+    for values, told in (("3  2563 / 15078", (15078, 2563)), ("3  2563 / 2031/07/19 23:58:51 15078", (None, None))):
+        (found,) = parse_text("npu-smi", ["info"], table.format(values))["gpus"]
+        assert (found["memory_total_mib"], found["memory_used_mib"]) == told

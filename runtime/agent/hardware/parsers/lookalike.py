@@ -29,7 +29,7 @@ _BARE_POWER = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*W(?!\w)")
 _PERCENT = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*%")
 _PROCESS = re.compile(
     r"(?P<index>\d{1,9})\s+(?:(?:\d{1,9}|N/A)\s+(?:\d{1,9}|N/A)\s+)?(?P<pid>\d{1,9})\s+(?:[A-Z](?:\+[A-Z])*\s+)?"
-    r"(?P<name>\S.*?)\s+(?P<memory>\d+\s*(?:[KMG]iB)?|N/A)"
+    r"(?P<name>\S.*?)\s+(?<!:\d\d\s)(?P<memory>\d+\s*(?:[KMG]iB)?|N/A)"
 )
 _NO_PROCESS = re.compile(r"no (?:running )?process(?:es)? found", re.IGNORECASE)
 

@@ -125,10 +125,10 @@ def _card(table: _Table, first: list[str], second: list[str]) -> CardReading:
 
 
 def _values(titles: list[str], row: list[str]) -> dict[str, str]:
-    """Title without its unit, in small letters -> value, by their order; nothing where one is missing, since nobody
-    can tell which."""
+    """Title without its unit, in small letters -> value, by their order; nothing where one is missing or there are
+    too many, since nobody can tell which."""
     values = _VALUE.findall(" ".join(row[2:]))
-    if len(values) < len(titles):
+    if len(values) != len(titles):
         return {}
     return {title.partition("(")[0].lower(): value for title, value in zip(titles, values)}
 

@@ -37,8 +37,9 @@ def read(arguments: list[str], lines: list[str]) -> Optional[Reading]:
     driver: Optional[str] = None
     pending: dict[Any, bool] = {}
     seen = False
+    known = asked_fields(arguments) is not None
     for line in lines:
-        names = _header(line)
+        names = _header(line, known)
         if names is not None:
             header, seen = names, True
             continue
@@ -96,8 +97,11 @@ def _name(cell: str) -> str:
     return _ALIASES.get(name, name)
 
 
-def _header(line: str) -> Optional[list[str]]:
+def _header(line: str, known: bool) -> Optional[list[str]]:
+    """``known``: that it was asked for columns. One title alone may be any word of any other text."""
     names = [_name(cell) for cell in line.split(",")]
+    if not known and len(names) < 2:
+        return None
     if not all(_FIELD.fullmatch(name) for name in names) or not _KNOWN.intersection(names):
         return None
     return names
