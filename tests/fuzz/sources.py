@@ -110,7 +110,7 @@ def _same(value: float, number: float, scale: float) -> bool:
     told = _float(value)
     if told is None:
         return False
-    return abs(abs(told) - number * scale) <= (0.999 if scale != 1 else 1e-9 * number)
+    return abs(abs(told) - number * scale) <= (0.99999 if scale != 1 else 1e-9 * number)
 
 
 def _float(value: float) -> Optional[float]:

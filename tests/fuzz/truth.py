@@ -64,7 +64,14 @@ def untrue(tool: str, told: dict[str, Any], text: str) -> list[str]:
         found.append("cards, but no count")
     for card in cards:
         found += _of_card(tool, card, flat)
-    keys = [tuple(str(value) for key, value in sorted(card.items()) if key not in MEASURED) for card in cards]
+        if (
+            card["model"]
+            and "columns" not in told
+            and not any(card[key] not in (None, {}, []) for key in card if key not in {*OURS, "model"})
+        ):
+            found.append(f"a card of a name alone: {card['model']}")
+    named = [card for card in cards if any(card.get(key) is not None for key in ("index", "bus_id", "uuid"))]
+    keys = [tuple(str(value) for key, value in sorted(card.items()) if key not in MEASURED) for card in named]
     if len(set(keys)) != len(keys):
         found.append(f"one card twice: {keys}")
     return found
