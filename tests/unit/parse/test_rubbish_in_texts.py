@@ -82,6 +82,9 @@ def test_a_date_in_a_number_s_place_is_no_number() -> None:
     said = '{"card3": {"Temperature (Sensor junction) (C)": DATE}}'
     (found,) = parse_text("hy-smi", [], said.replace("DATE", date))["gpus"]
     assert (found["index"], found["temperature_c"]) == (3, None)
+    head = "DCU  Temp  AvgPwr  Perf  PwrCap  VRAM%  DCU%  Mode\n"
+    (found,) = parse_text("hy-smi", [], head + "5  54.0C  95.0W  Sat Jul 19 23:58:51 2031\n")["gpus"]
+    assert (found["temperature_c"], found["memory_used_pct"], found["utilization_pct"]) == (54.0, None, None)
     assert "gpu_index_in_process" not in parse_text("vllm", [], f"CUDA out of memory. (GPU {date}")
     head = "| GPU  NAME | Bus-id |\n| Temp  Pwr:Usage/Cap | Memory-Usage |\n|---------|\n"
     for power, draw in (("2031 / 450W", None), ("ERR! / 450W", None), ("N/A / 450W", None), ("45 W / 450 W", 45.0)):

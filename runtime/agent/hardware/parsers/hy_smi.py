@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 from runtime.agent.hardware.parsers import absent, tables
 from runtime.agent.hardware.pci import printed_bus_id
 from runtime.agent.hardware.reading import CardReading, Reading
-from runtime.agent.hardware.values import number, whole, word
+from runtime.agent.hardware.values import measured, number, whole, word
 
 _HEADS = ("HCU", "DCU", "GPU")
 _CARD = re.compile(r'"card([0-9]{1,6})"\s*:\s*\{([^{}]*)(?:\}|$)', re.IGNORECASE)
@@ -89,15 +89,17 @@ def _table(lines: list[str]) -> Optional[Reading]:
 
 
 def _row(index: int, head: str, row: dict[str, str]) -> CardReading:
-    more: dict[str, Any] = {"memory_used_pct": whole(row.get("VRAM%"))}
+    """What has not its column's unit is not that column's."""
+    share = row.get("VRAM%", "")
+    more: dict[str, Any] = {"memory_used_pct": whole(share) if share.endswith("%") else None}
     if "Fan" in row:
         more["fan_pct"] = number(row["Fan"])
     return CardReading(
         index=index,
-        utilization_pct=number(row.get(f"{head}%")),
-        temperature_c=number(row.get("Temp")),
-        power_w=number(row.get("AvgPwr")),
-        power_limit_w=number(row.get("PwrCap")),
+        utilization_pct=measured(row.get(f"{head}%"), "%"),
+        temperature_c=measured(row.get("Temp"), "C", "c"),
+        power_w=measured(row.get("AvgPwr"), "W"),
+        power_limit_w=measured(row.get("PwrCap"), "W"),
         more=more,
     )
 

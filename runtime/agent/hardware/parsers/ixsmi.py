@@ -54,7 +54,7 @@ def _printed(card: lookalike.Card) -> dict[str, str]:
     sensors, load = card.cell("sensors"), card.cell("load").split()
     clocks = _CLOCK.findall(card.cell("clocks"))
     heat = re.search(r"\d+(?:\.\d+)?\s*(?:°?C|℃)", sensors)
-    power = re.search(r"\S+\s*/\s*\S+$", sensors)
+    power = re.search(r"(?<!\S)\S+\s*/\s*\S+$", sensors)
     found = {
         "power": power and power.group(),
         "temp": heat and heat.group(),
