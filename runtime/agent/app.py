@@ -199,6 +199,7 @@ class Agent:
             self._parts.identity,
             connect_s=LAST_BEAT_CONNECT_S,
             beat_read_s=LAST_BEAT_READ_S,
+            key=self._parts.client.key,
         )
         try:
             self.heartbeats.leave(client)

@@ -1,8 +1,10 @@
 """The one loop behind every periodic part of the agent, and the one back-off.
 
 A loop runs its work, then waits until its next due time (counted from the last due time, so that a slow cycle
-does not shift the rhythm), or until somebody wakes or stops it. Missed periods are skipped, never made up for.
-Work that raises is logged once per change of its message, and put off with back-off.
+does not shift the rhythm), or until somebody wakes or stops it. A pause that the outside world
+asked for is kept whatever wakes come. Missed periods are skipped, never made up for.
+Work that raises is logged once per change of its message, and put off with back-off, at least for as long as the error
+says (``retry_after``, in seconds).
 """
 
 from __future__ import annotations
@@ -87,6 +89,7 @@ class Loop:
         self._signal = threading.Condition()
         self._woken = False
         self._delay_s: Optional[float] = None
+        self._firm = False
         self._thread: Optional[threading.Thread] = None
         self._due = 0.0
         self._run_since: Optional[float] = None
@@ -101,7 +104,7 @@ class Loop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Run as soon as possible; wakes that arrive during a run lead to one more run."""
+        """Run as soon as possible, after a firm pause; wakes that arrive during a run lead to one more run."""
         with self._signal:
             self._woken = True
             self._signal.notify_all()
@@ -119,9 +122,10 @@ class Loop:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def delay_next(self, seconds: float) -> None:
-        """To be called from ``work``: the next run is that far away, whatever interval and back-off say."""
-        self._delay_s = seconds
+    def delay_next(self, seconds: float, *, firm: bool = False) -> None:
+        """To be called from ``work``: the next run is that far away, whatever interval and back-off say. ``firm``: and
+        whoever wakes the loop."""
+        self._delay_s, self._firm = seconds, firm
 
     @property
     def stopping(self) -> bool:
@@ -152,7 +156,7 @@ class Loop:
 
     def run_once(self) -> None:
         """One run of ``work`` and the choice of the next due time; for the thread, and for tests."""
-        self._delay_s = None
+        self._delay_s, self._firm = None, False
         self._run_since = self._clock()
         delay: Optional[float] = None
         try:
@@ -161,6 +165,10 @@ class Loop:
             self._complain(error)
             if self._backoff is not None:
                 delay = self._backoff.next()
+            asked = getattr(error, "retry_after", None)
+            if asked:
+                self._firm = True
+                delay = max(delay or 0.0, asked * self._rng.uniform(1.0, 1.1))
         else:
             self._last_ok_at = to_wire(wall_now())
             if self._complaint is not None:
@@ -190,7 +198,7 @@ class Loop:
         with self._signal:
             while not self.stopping:
                 remaining = self._due - self._clock()
-                if self._woken or remaining <= 0:
+                if remaining <= 0 or (self._woken and not self._firm):
                     self._woken = False
                     return True
                 self._signal.wait(remaining)

@@ -18,6 +18,9 @@ ANSWER_LIMIT = 16 * 1024 * 1024
 
 PIECE = 64 * 1024
 
+RETRY_AFTER_MOST_S = 3600
+"""No answer keeps a node silent for longer than that."""
+
 
 def body_of(response: requests.Response, deadline: float) -> bytes:
     """The whole body; Unavailable when it is cut, too long, or drips past the deadline."""
@@ -93,4 +96,4 @@ def _problem_of(response: requests.Response, content: bytes) -> Optional[Problem
 def _retry_after(response: requests.Response) -> Optional[float]:
     """Retry-After in seconds; its other form (a date) would need the server's clock and is left alone."""
     text = response.headers.get("Retry-After", "").strip()
-    return float(text) if text.isascii() and text.isdigit() else None
+    return float(min(int(text), RETRY_AFTER_MOST_S)) if text.isascii() and text.isdigit() else None

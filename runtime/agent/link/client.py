@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from runtime.agent.link.answers import body_of, judge
 from runtime.agent.link.errors import Refused, Unavailable
+from runtime.agent.link.key_refusal import KeyRefusal
 from runtime.agent.link.seen import SeenRevisions
 from runtime.protocol import routes
 from runtime.protocol.address import AddressError, parse_server_url
@@ -47,7 +48,7 @@ class ServerClient:
     """All calls of the contract, as the node of ``identity``. Safe to use from several threads.
 
     ``control_plane_id`` and ``revision`` are those of the newest answer, by the time its request was sent; ``seen``
-    holds the highest of them all.
+    holds the highest of them all. ``key``: what an agent's clients share of a key that was refused.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class ServerClient:
         beat_read_s: float = BEAT_READ_S,
         read_s: float = READ_S,
         seen: Optional[SeenRevisions] = None,
+        key: Optional[KeyRefusal] = None,
     ) -> None:
         if settings.server_url is None:
             raise ValueError("server_url is not set")
         self.address = parse_server_url(settings.server_url, allow_plain_http=settings.allow_plain_http)
         self.identity = identity
         self.seen = seen or SeenRevisions()
+        self.key = key or KeyRefusal()
         self._settings = settings
         self._connect_s = connect_s
         self._beat_read_s = beat_read_s
@@ -165,6 +168,8 @@ class ServerClient:
                 f"the doorbell is said to be at {target.base}, which is not the host of server_url or has a weaker "
                 "scheme: the key does not go there"
             )
+        self.key.check()
+        sent = time.monotonic()
         response = self._send(
             self._rest,
             "GET",
@@ -176,7 +181,7 @@ class ServerClient:
         )
         if response.status_code != 200:
             try:
-                judge(response, body_of(response, time.monotonic() + self._read_s), self.address.base)
+                self._judged(response, time.monotonic() + self._read_s, sent)
             finally:
                 response.close()
         return response
@@ -196,6 +201,7 @@ class ServerClient:
     ) -> Any:
         read_s = self._beat_read_s if session is self._beats else self._read_s
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        self.key.check(asks_again=session is self._beats)
         sent = time.monotonic()
         response = self._send(
             session or self._rest,
@@ -207,8 +213,7 @@ class ServerClient:
             (self._connect_s, read_s),
         )
         try:
-            content = body_of(response, time.monotonic() + read_s)
-            value = judge(response, content, self.address.base)
+            value = self._judged(response, time.monotonic() + read_s, sent)
             self._remember(response, sent)
         except Refused:
             self._remember(response, sent)
@@ -216,6 +221,17 @@ class ServerClient:
         finally:
             response.close()
         return value
+
+    def _judged(self, response: requests.Response, deadline: float, sent: float) -> Any:
+        """The value of a success; else the error. What it says of the key holds for all calls."""
+        if response.status_code != 401:
+            self.key.answered(sent)
+        try:
+            return judge(response, body_of(response, deadline), self.address.base)
+        except Refused as refusal:
+            if response.status_code != 401:
+                raise
+            raise self.key.refused(refusal, sent) from None
 
     def _send(
         self,

@@ -19,11 +19,15 @@ class LinkError(Exception):
 
 
 class Refused(LinkError):
-    """A final answer: 4xx other than 408 and 429, with its problem document."""
+    """A final answer: 4xx other than 408 and 429, with its problem document.
 
-    def __init__(self, problem: ProblemDocument) -> None:
+    ``again_s``: the key was refused (401), and for so many seconds nothing is sent with it.
+    """
+
+    def __init__(self, problem: ProblemDocument, *, again_s: Optional[float] = None) -> None:
         super().__init__(f"{problem.code} ({problem.status}): {problem.detail}")
         self.problem = problem
+        self.again_s = again_s
 
     @property
     def code(self) -> str:

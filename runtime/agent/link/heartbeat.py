@@ -242,16 +242,20 @@ class Heartbeats:
             # What was not written must not show: the same beat gets the same answer later.
             log.error("the identity cannot be changed: %s", fault)
             outcome = replace(outcome, delay_s=REFUSED_S)
+        again_s = getattr(error, "again_s", None)
         delay = outcome.delay_s
         if delay == 0 and self._hurried:
             delay = None  # acting on it did not help: two agents may be taking the same identity in turn
         self._hurried = delay == 0
-        if delay is None:
+        if again_s is not None:
+            delay = again_s
+        elif delay is None:
             asked = getattr(error, "retry_after", None) or 0.0
             delay = max(self._backoff.next(), asked * self._rng.uniform(1.0, 1.1))
         else:
             delay = (self._refused_s if outcome.link is Link.REFUSED and delay else delay) * self._rng.uniform(0.9, 1.1)
-        self.loop.delay_next(delay)
+        # What was learnt meanwhile (cards, the engine) is no reason to ask a server sooner that refuses, or is away.
+        self.loop.delay_next(delay, firm=delay > 0)
 
     def _note(self, error: LinkError, outcome: Outcome) -> None:
         """Into the status, and into the log once per change."""

@@ -262,10 +262,11 @@ class _Stream:
                 self._hang_up()
                 return
             except Refused as refused:
-                log.debug("the log of task %s is not wanted: %s", self._held.record.task_id, refused)
-                self._closed.set()
-                self._hang_up()
-                return
+                log.debug("the log of task %s is not taken: %s", self._held.record.task_id, refused)
+                if refused.again_s is None:  # the key's refusal says nothing of this log
+                    self._closed.set()
+                    self._hang_up()
+                    return
             except LinkError as error:
                 log.debug("log of task %s: %s", self._held.record.task_id, error)
         if len(self._buffer) and not self._closed.is_set():

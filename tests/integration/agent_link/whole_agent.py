@@ -136,5 +136,5 @@ def whole_agent(
         )
     )
     if refused_s is not None:
-        agent.heartbeats._refused_s = refused_s
+        agent.heartbeats._refused_s = client.key.pause_s = refused_s
     return agent, tasks, instructions

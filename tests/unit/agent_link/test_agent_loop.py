@@ -133,6 +133,40 @@ def test_wake_runs_at_once_and_stop_ends_the_wait() -> None:
     assert loop.join(5)
 
 
+def test_no_wake_cuts_a_firm_pause() -> None:
+    clock, ran = Clock(), threading.Semaphore(0)
+    pauses = [True, False]
+
+    def work() -> None:
+        loop.delay_next(60, firm=pauses.pop(0))
+        ran.release()
+
+    loop = make(work, clock)
+    loop.start()
+    try:
+        assert ran.acquire(timeout=40)
+        loop.wake()
+        assert not ran.acquire(timeout=0.3)
+        clock.now += 60
+        loop.wake()
+        assert ran.acquire(timeout=40)
+    finally:
+        loop.stop()
+    assert loop.join(40)
+
+
+@pytest.mark.parametrize("backoff", [None, Backoff(1, 20)])
+def test_what_the_outside_asks_to_wait_is_waited_whoever_wakes(backoff: Backoff | None) -> None:
+    clock = Clock()
+
+    def work() -> None:
+        raise Unavailable("busy", answered=True, retry_after=90)
+
+    loop = make(work, clock, backoff=backoff)
+    loop.run_once()
+    assert loop._firm and clock.now + 90 <= loop.due <= clock.now + 99
+
+
 def fleet_of_500(seed: int) -> Counter[int]:
     """Requests per 100 ms over two minutes, from a server that refuses for 60 s and then accepts."""
     clock, rng, outage, end = Clock(), random.Random(seed), 60.0, 120.0
