@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 from runtime.agent.engines.watch import EnginesSnapshot
-from runtime.agent.hardware.inventory import GpuSnapshot
+from runtime.agent.hardware.inventory import NO_SOURCE, GpuSnapshot
 from runtime.agent.link.beat import Content
 from runtime.agent.loop import Loop
 from runtime.agent.models.scanner import ModelsSnapshot
@@ -160,14 +160,15 @@ def discovered(models: ModelsSnapshot, engines: EnginesSnapshot) -> Optional[lis
 
 
 def card_members(cards: GpuSnapshot) -> dict[str, Any]:
-    """A snapshot as members of the heartbeat."""
+    """A snapshot as members of the heartbeat. What nobody could measure is absent: no list at all, not an empty one."""
+    measured = cards.source != NO_SOURCE
     return {
         "gpus": cards.gpus,
-        "gpu_stats": cards.stats,
-        "gpu_collect_failures": cards.failures,
+        "gpu_stats": cards.stats if measured else cards.stats or None,
+        "gpu_collect_failures": cards.failures if measured else cards.failures or None,
         "gpu_collector_error": cards.collector_error,
-        "gpu_detection": cards.detection,
-        "gpu_capabilities": cards.capabilities,
+        "gpu_detection": cards.detection or None,
+        "gpu_capabilities": cards.capabilities if measured else cards.capabilities or None,
         "gpu_topology": cards.topology,
         "gpu_notes": cards.notes or None,
     }

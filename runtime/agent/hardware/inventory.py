@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 FILE = "hardware.json"
 INTERVAL_S = 5.0
+NO_SOURCE = "unavailable"
+"""The ``source`` of a snapshot to which no tool has contributed."""
+
 LOOK_AGAIN_EVERY = 60
 """A node without real cards, or one that takes those of all vendors, looks for more once in this many rounds (5
 minutes)."""
@@ -60,7 +63,7 @@ class GpuSnapshot:
     detection: list[GpuDetection] = field(default_factory=list)
     capabilities: list[GpuCapability] = field(default_factory=list)
     topology: Optional[GpuTopology] = None
-    source: str = "unavailable"
+    source: str = NO_SOURCE
     holders: Optional[list[GpuHolder]] = None
     notes: list[GpuNote] = field(default_factory=list)
     tells: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -173,7 +176,7 @@ class Inventory:
             detection=self._detection(),
             capabilities=[capability for cards in parts for capability in cards.capabilities],
             topology=GpuTopology(domains, numa) if any(cards.topology for cards in parts) else None,
-            source="+".join(cards.source for cards in parts) or "unavailable",
+            source="+".join(cards.source for cards in parts) or NO_SOURCE,
             holders=_together([cards.holders for cards in parts]),
             notes=[note for cards in parts for note in cards.notes],
             tells={**self._told(gpus), **{uuid: words for cards in parts for uuid, words in cards.tells.items()}},

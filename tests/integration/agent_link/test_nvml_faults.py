@@ -114,7 +114,7 @@ def test_a_library_that_hangs_costs_no_beat(library: Library, server: StubServer
         here.is_well()
         library.fault(hang=True)
         body = here.says(f"{NAME} did not answer in 1 s")
-        assert body["gpu_stats"] == [] and here.runner.stuck() == []
+        assert "gpu_stats" not in body and here.runner.stuck() == []
         here.goes_on()
         library.heal()
         here.is_well()
@@ -126,7 +126,7 @@ def test_a_library_that_crashes_takes_nothing_with_it(library: Library, server: 
         here.is_well()
         library.fault(signal=int(signal.SIGSEGV))
         body = here.says(f"{NAME} crashed (SIGSEGV) ")
-        assert body["gpu_stats"] == [] and "s after it was asked" in body["gpu_collector_error"]
+        assert "gpu_stats" not in body and "s after it was asked" in body["gpu_collector_error"]
         here.goes_on()
         library.heal()
         here.is_well()
