@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from runtime.agent.hardware.detector import FULL, Cards, CollectorError, Detection, NoAnswer
+from runtime.agent.hardware.asking import ask
+from runtime.agent.hardware.detector import FULL, Cards, CollectorError, Detection
 from runtime.agent.hardware.failed import with_failed
 from runtime.agent.hardware.holders import Places
 from runtime.agent.hardware.kmsg import KernelLog
@@ -17,7 +18,7 @@ from runtime.agent.hardware.nvml import LIBRARY_FOLDERS, NvmlChild, library_pres
 from runtime.agent.hardware.nvml_cards import VENDOR, cards_of_nvml, notes_of_nvml, topology_of
 from runtime.agent.hardware.nvml_errors import LIBRARY_MISSING, library_version, module_version, sentence
 from runtime.agent.hardware.pci import SYSFS, accelerators
-from runtime.agent.hardware.tools import ToolError, ToolRunner, find_command
+from runtime.agent.hardware.tools import ToolRunner, find_command
 from runtime.agent.hardware.xid import XidWatch
 from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuCollectFailure, GpuNote, GpuTopology
 from runtime.protocol.nodes import CardNote
@@ -125,14 +126,7 @@ class Nvidia:
         tool = self._tool()
         if tool is None:
             raise CollectorError("neither NVML nor nvidia-smi is here")
-        try:
-            output = self._runner.run(SMI, [tool, *arguments])
-        except ToolError as error:
-            raise NoAnswer(str(error)) from None
-        text = output.stdout + "\n" + output.stderr
-        if output.status != 0 and not text.strip():
-            raise CollectorError(f"{SMI} ended with status {output.status} and no word")
-        return text
+        return ask(self._runner, SMI, [tool, *arguments])
 
 
 def with_mps(cards: Cards, answers: bool) -> list[GpuCapability]:

@@ -2,7 +2,8 @@
 
 A tool runs as a child with a deadline, in a session of its own with all that it starts. What does not end when it is
 killed is stuck in the kernel: it is left behind and counted, never waited for, and while it lives the same tool is not
-started again.
+started again. What it prints is read from pipes as it comes: a disk that is full or slow has no part in it, and one
+that prints without end is ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from runtime.agent.hardware.printed import MIB, OUTPUT_LIMIT, Printed
 from runtime.agent.hardware.proc import session_members
 
 FALLBACK_PATHS: dict[str, tuple[str, ...]] = {
@@ -31,9 +32,16 @@ FALLBACK_PATHS: dict[str, tuple[str, ...]] = {
 """Command -> where it may lie beside PATH, in order; looked at before PATH."""
 
 DEADLINE_S = 10.0
-OUTPUT_LIMIT = 4 * 1024 * 1024
 KILL_GRACE_S = 1.0
 KILL_POLL_S = 0.02
+
+
+SIGNAL_BASE = 128
+"""Of a shell's status for a program that a signal ended."""
+CRASHES = {
+    *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGHUP, signal.SIGILL, signal.SIGINT, signal.SIGKILL),
+    *(signal.SIGPIPE, signal.SIGQUIT, signal.SIGSEGV, signal.SIGSYS, signal.SIGTERM, signal.SIGTRAP, signal.SIGXFSZ),
+}
 
 
 class ToolError(Exception):
@@ -47,6 +55,17 @@ class Output:
     stdout: str
     stderr: str
     status: int
+
+    @property
+    def text(self) -> str:
+        """All it printed: errors are on either stream."""
+        return self.stdout + "\n" + self.stderr
+
+    @property
+    def signal(self) -> Optional[str]:
+        """The signal that ended it, or the program that its script ran."""
+        number = -self.status if self.status < 0 else self.status - SIGNAL_BASE
+        return signal.Signals(number).name if number in CRASHES else None
 
 
 def find_command(
@@ -137,31 +156,28 @@ class ToolRunner:
     def _run(
         self, name: str, command: Sequence[str], deadline_s: float, words: bytes, environment: Mapping[str, str]
     ) -> Output:
-        # Files, not pipes: a grandchild that keeps a pipe open would hold us past the deadline.
-        with tempfile.TemporaryFile() as into, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            into.write(words)
-            into.seek(0)
-            try:
-                child = subprocess.Popen(
-                    list(command),
-                    stdin=into if words else subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    env={**tool_environment(), **environment},
-                    start_new_session=True,
-                    close_fds=True,
-                )
-            except OSError as error:
-                raise ToolError(f"{name}: {command[0]}: {error.strerror}") from None
-            try:
-                status = child.wait(deadline_s)
-            except subprocess.TimeoutExpired:
-                if not end_child(child):
-                    self.leave_behind(name, child)
-                raise ToolError(f"{name} did not answer in {deadline_s:g} s") from None
-            out.seek(0)
-            err.seek(0)
-            return Output(_text(out.read(OUTPUT_LIMIT)), _text(err.read(OUTPUT_LIMIT)), status)
+        try:
+            child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE if words else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**tool_environment(), **environment},
+                start_new_session=True,
+                close_fds=True,
+            )
+        except OSError as error:
+            raise ToolError(f"{name}: {command[0]}: {error.strerror}") from None
+        with contextlib.closing(Printed(child, words)) as printed:
+            status = printed.until_end(time.monotonic() + deadline_s)
+            # What it started and left running holds its output open: it goes as well, or there is one more each time.
+            if (status is None or printed.held_open) and not end_child(child):
+                self.leave_behind(name, child)
+            if printed.too_much:
+                raise ToolError(f"{name} printed more than {OUTPUT_LIMIT // MIB} MiB, and was ended")
+            if status is None:
+                raise ToolError(f"{name} did not answer in {deadline_s:g} s")
+            return Output(*printed.texts(), status)
 
 
 def tool_environment() -> dict[str, str]:
@@ -187,10 +203,6 @@ def end_child(child: subprocess.Popen[bytes], grace_s: float = KILL_GRACE_S) -> 
 def _lives(child: subprocess.Popen[bytes]) -> bool:
     """A tool may be a script: its end is not that of the program that hangs."""
     return child.poll() is None or bool(session_members(child.pid))
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
 
 
 # A child gets the parent's import path and where this package lies, so that it starts the same way from a checkout,

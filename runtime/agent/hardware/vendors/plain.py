@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from runtime.agent.hardware.asking import ask
 from runtime.agent.hardware.cards import Key, by_uuid_or_bus, cards_of, refuse_failed
 from runtime.agent.hardware.detector import BY_ABSENCE, NONE, Cards, CollectorError, Detection, NoAnswer
 from runtime.agent.hardware.giving.description import Giving
 from runtime.agent.hardware.holders import Places
 from runtime.agent.hardware.pci import DISPLAY_CLASSES, SYSFS, accelerators, normal_bus_id
 from runtime.agent.hardware.reading import CardReading, Parser, Reading
-from runtime.agent.hardware.tools import ToolError, ToolRunner, find_command
+from runtime.agent.hardware.tools import ToolRunner, find_command
 from runtime.protocol.heartbeat import Gpu
 
 ROOT = Path("/")
@@ -191,13 +192,7 @@ class PlainDetector:
         return sum(len(accelerators(vendor, self._sysfs, about.pci_classes)) for vendor in about.pci_vendors)
 
     def _read(self, tool: Tool, path: str, arguments: Sequence[str]) -> Reading:
-        try:
-            output = self._runner.run(tool.name, [path, *arguments], environment=tool.environment)
-        except ToolError as error:
-            raise NoAnswer(str(error)) from None
-        text = output.stdout + "\n" + output.stderr
-        if output.status != 0 and not text.strip():
-            raise CollectorError(f"{tool.name} ended with status {output.status} and no word")
+        text = ask(self._runner, tool.name, [path, *arguments], tool.environment)
         return tool.parse(list(arguments), text)
 
     def _aside(self, tool: Tool, path: str, asked: Sequence[Sequence[str]]) -> list[Reading]:
