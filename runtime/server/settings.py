@@ -238,9 +238,8 @@ def _is_known_default(key: str) -> bool:
     rest = re.sub("|".join(sorted(words, key=len, reverse=True)), "", squeezed)
     if rest == squeezed:
         return False
-    # What is left beside the words must be a key by itself: a row of digits or one repeated letter is padding.
-    letters = {character for character in rest if character.isalpha()}
-    return len(rest) < KEY_SHORTEST or len(set(rest)) < KEY_DISTINCT or len(letters) < LETTERS_DISTINCT
+    # A word may stand in a key that is more than that; a row of digits or one repeated letter beside it is padding.
+    return len({character for character in rest if character.isalpha()}) < LETTERS_DISTINCT
 
 
 def split_listen(text: str) -> tuple[str, int]:

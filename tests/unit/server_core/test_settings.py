@@ -110,6 +110,9 @@ def faults_of_missing(path: Path) -> str:
         ("line\nbreak-in-the-key-1", "header cannot carry"),
         (GOOD_KEY, None),
         ("device-Kq82hsXz0pLmW", None),
+        ("rack-7-test-key-2026", None),
+        ("secret-1234-secret-5678", "known default"),
+        ("0000-changeme-0000-aaaa", "known default"),
     ],
 )
 def test_key(key: str | None, fault: str | None) -> None:
