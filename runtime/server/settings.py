@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import os
 import re
 import secrets
 import stat
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +29,10 @@ KEY_SHORTEST = 16
 KEY_DISTINCT = 6
 LETTERS_DISTINCT = 4
 """Asked of what stands beside a known default: digits alone do not make it a key."""
+ROW_OF_LETTERS = re.compile(
+    f"(?:{'|'.join(f'{one}(?={two})' for one, two in itertools.pairwise(string.ascii_lowercase))}){{3,}}[a-z]"
+)
+"""Four letters or more as the alphabet has them: ``abcdefgh``."""
 
 LISTENS = ("listen", "doorbell_listen", "mirror_listen")
 
@@ -239,7 +245,8 @@ def _is_known_default(key: str) -> bool:
     if rest == squeezed:
         return False
     # A word may stand in a key that is more than that; a row of digits or one repeated letter beside it is padding.
-    return len({character for character in rest if character.isalpha()}) < LETTERS_DISTINCT
+    letters = set(ROW_OF_LETTERS.sub("", rest)) & set(string.ascii_lowercase)
+    return len(letters) < LETTERS_DISTINCT or any(word.startswith(rest) for word in words)
 
 
 def split_listen(text: str) -> tuple[str, int]:
