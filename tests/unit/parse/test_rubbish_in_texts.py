@@ -62,6 +62,11 @@ def test_words_below_the_word_name_are_no_cards() -> None:
     assert found["model"] == "Parrot 40GB"
 
 
+def test_a_title_that_stands_twice_names_no_card() -> None:
+    head = "DEV    DEV               UUID\n-----------\n"
+    assert parse_text("efsmi", ["-L"], head + "4      A9X2      TQ77\n")["gpus"] == []
+
+
 def test_a_profile_without_a_number_has_none() -> None:
     text = "| GPU instance profiles: |\n| GPU  Name  Memory |\n| 2  MIG 1g.7gb  6.5 |\n"
     assert parse_text("nvidia-smi", ["mig", "-lgip"], text)["mig"]["profiles"] == [

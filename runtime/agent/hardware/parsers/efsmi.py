@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from runtime.agent.hardware.parsers import lookalike, tables, tree
 from runtime.agent.hardware.reading import BAD, OK, CardReading, Reading
-from runtime.agent.hardware.values import measured, word
+from runtime.agent.hardware.values import measured, ordinal, word
 
 _HEADING = re.compile(r"DEV ID (\d{1,9})")
 _LABELS = {
@@ -104,11 +104,11 @@ def _listing(lines: list[str]) -> Optional[Reading]:
             header = names
             continue
         cells = line.split()
-        if not header or len(cells) != len(header) or not re.fullmatch(r"\d{1,9}", cells[header.index("dev")]):
+        row = dict(zip(header, cells)) if len(cells) == len(header) else {}
+        index = ordinal(row.get("dev"))
+        if index is None:
             continue
-        row = dict(zip(header, cells))
         place = lookalike.BUS.fullmatch(row.get("bus", ""))
-        index = int(row["dev"])
         cards[index] = CardReading(
             index=index,
             uuid=word(row["uuid"]),
