@@ -167,6 +167,8 @@ def _details(node: Any) -> None:
             ("engine", _engine(docker)),
             ("slots", _slots(node)),
             ("labels", show.text(node.get("labels"))),
+            *(("adapter", _port(one)) for one in node.get("hcas") or ()),
+            *([] if node.get("hcas") else [("adapters", "none" if node.get("hcas") == [] else show.UNKNOWN)]),
             ("clock skew", f"{node['clock_skew_s']:g} s" if node.get("clock_skew_s") is not None else show.UNKNOWN),
             *(("warning", f"{w.get('code')}: {w.get('detail')}") for w in node.get("warnings") or []),
         ]
@@ -174,6 +176,19 @@ def _details(node: Any) -> None:
     if node.get("gpus"):
         click.echo()
         print_table(CARD_COLUMNS, node["gpus"], "no cards")
+
+
+def _port(hca: Any) -> str:
+    """An adapter's port. One that is not active carries nothing, whatever its rate."""
+    rate = f"{hca['rate_gbps']:g} Gb/s" if hca.get("rate_gbps") is not None else "rate not known"
+    facts = [
+        show.text(hca.get("link_layer")),
+        show.text(hca.get("state")),
+        rate,
+        f"fabric {hca['fabric']}" if hca.get("fabric") else "no fabric named",
+    ]
+    number = "" if hca.get("port") is None else f" port {hca['port']}"
+    return f"{show.text(hca.get('name'))}{number}: {', '.join(facts)}"
 
 
 def _engine(docker: Any) -> str:

@@ -121,6 +121,30 @@ def test_unknown_is_not_zero(cli: Cli, plane: ScriptedPlane) -> None:
     assert "0" not in cli("nodes", "list").stdout
 
 
+PORT = {"name": "ibx_0", "port": 1, "state": "down", "rate_gbps": 10.0, "link_layer": "InfiniBand", "fabric": "east"}
+SILENT = {**dict.fromkeys(PORT), "name": "ibx_1"}
+
+
+@pytest.mark.parametrize(
+    ("hcas", "lines"),
+    [
+        (None, ["adapters -"]),
+        ([], ["adapters none"]),
+        (
+            [PORT, SILENT],
+            [
+                "adapter ibx_0 port 1: InfiniBand, down, 10 Gb/s, fabric east",
+                "adapter ibx_1: -, -, rate not known, no fabric named",
+            ],
+        ),
+    ],
+)
+def test_infiniband_ports_of_a_node(cli: Cli, plane: ScriptedPlane, hcas: Any, lines: list[str]) -> None:
+    plane.on("GET", "/api/v1/nodes/gpu-a", reply({**NODE, "hcas": hcas}))
+    shown = [" ".join(line.split()) for line in cli("nodes", "show", "gpu-a").stdout.splitlines()]
+    assert [line for line in shown if line.startswith("adapter")] == lines
+
+
 def test_a_name_cannot_steer_the_terminal(cli: Cli, plane: ScriptedPlane) -> None:
     task = {**TASK, "name": "\x1b[2Jx[red]y", "error": "line\n\x1b]0;title\x07"}
     plane.on("GET", "/api/v1/tasks", reply({"tasks": [task]}))
