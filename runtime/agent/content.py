@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 from runtime.agent.engines.watch import EnginesSnapshot
@@ -118,6 +119,8 @@ class ContentSource:
             truncated.append("images")
         members["images"] = images
         models, engines = self._models(), self._engines()
+        if docker is None or not docker.available:
+            engines = replace(engines, engines=None)  # found by the images on an engine that does not answer now
         found = discovered(models, engines)
         if models.truncated or (found is not None and len(found) > MODELS_CAP):
             found = found[:MODELS_CAP] if found is not None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import posixpath
 import time
 from collections.abc import Iterator
@@ -50,7 +51,12 @@ START_S = 120.0
 REMOVE_S = 120.0
 EVENTS_SILENCE_S = 300.0
 EVENTS = ("start", "kill", "die", "oom", "destroy", "update")
-DEFAULT_HOSTS = (None, "unix:///var/run/docker.sock", "unix:///run/docker.sock")
+UNIX = "unix://"
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+DEFAULT_HOSTS = (None, DEFAULT_HOST, "unix:///run/docker.sock")
+TRACES = ("/var/lib/docker", "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/opt/bin/dockerd",
+          "/snap/bin/docker.dockerd", "/var/snap/docker")  # fmt: skip
+"""Where Docker's own installations lie, and what they keep."""
 UNIT_SLACK_S = 2.0
 EXIT_KILLED = 137
 """What a kill -9 leaves, whether for memory or by hand."""
@@ -73,10 +79,19 @@ class DockerDriver:
 
     def __init__(self, host: Optional[str] = None, keep_pull: Optional[Keep] = None) -> None:
         self._engine = DockerEngine(host)
+        self._host = host
         self._is_default = host in DEFAULT_HOSTS
         self._witness = Witness()
         self.images = DockerImages(self._engine, keep=keep_pull)
         self._logs = DockerLogs(self._engine)
+
+    def has_traces(self) -> bool:
+        """Whether there may be an engine, be it stopped: its containers may outlive it."""
+        host = self._host or DEFAULT_HOST
+        places = [host[len(UNIX) :]] if host.startswith(UNIX) else []
+        if self._is_default:
+            places += TRACES
+        return not places or any(os.path.lexists(place) for place in places)
 
     def engine(self) -> EngineFacts:
         """Which engine answers now."""

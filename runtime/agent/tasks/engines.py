@@ -27,7 +27,11 @@ ENGINE_EVERY_S = 60.0
 
 
 class Engine:
-    """One driver. ``facts``: its last known self-description. ``look`` may be called from any thread."""
+    """One driver. ``facts``: its last known self-description. ``look`` may be called from any thread.
+
+    ``optional``: this node may well do without it. One that is expected here and does not answer is never taken for
+    one that is not there.
+    """
 
     def __init__(
         self,
@@ -37,8 +41,11 @@ class Engine:
         fresh_s: float,
         on_first: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        optional: bool = False,
     ) -> None:
         self.name = name
+        self._optional = optional
         self.driver = driver
         self.facts = EngineFacts(None, None)
         self.last = LastListing(fresh_s, on_first, clock)
@@ -55,8 +62,11 @@ class Engine:
         return self.last.error is None
 
     def absent(self) -> bool:
-        """Whether it was asked, did not answer, and has never been seen here: then nothing of ours runs on it."""
-        return self.last.error not in (None, NOT_ASKED) and self._journal.fact(fact_of(self.name)) is None
+        """Whether nothing of ours can run on it although it cannot be listed: it is not here. A state folder that has
+        never seen it proves nothing, since it may be new; what lies on this machine is looked at, too."""
+        if not self._optional or self.last.error in (None, NOT_ASKED):
+            return False
+        return self._journal.fact(fact_of(self.name)) is None and not self.driver.has_traces()
 
     def look(self, known: int) -> Optional[Listing]:
         """List, and note what it says of the engine; None when it cannot be listed, which says nothing at all.

@@ -84,7 +84,15 @@ class Executor:
     ) -> None:
         workers, fresh_s = settings.workers, FRESH_POLLS * settings.poll_interval_s + 1.0
         engines: Engines = {
-            name: Engine(name, driver, journal, fresh_s, on_engine_known) for name, driver in drivers.items()
+            name: Engine(
+                name,
+                driver,
+                journal,
+                fresh_s,
+                on_engine_known,
+                optional=name is DriverName.PROCESS or settings.process_driver,
+            )
+            for name, driver in drivers.items()
         }
         self._parts = Parts(
             settings=settings,
@@ -202,16 +210,14 @@ class Executor:
         return [held.health() for held in self._claims.all() if held.record.stage is not Stage.CLAIMING]
 
     def live_task_ids(self) -> Optional[list[str]]:
-        """Tasks of ours whose container was seen running just now; None when an engine that has some cannot be
-        listed."""
+        """Tasks of ours whose container was seen running just now; None when an engine that may have some cannot be
+        listed: the server takes who is missing in this list for gone."""
         running: set[Optional[str]] = set()
         for engine in self._parts.drivers.values():
-            listing = engine.last.now()
+            listing = engine.last.trusted()
             if listing is not None:
                 running |= {seen.id for seen in listing.containers if seen.state in ("running", "paused")}
-            elif engine.last.error == NOT_ASKED or any(
-                held.record.driver is engine.name for held in self._claims.all()
-            ):
+            elif not engine.absent() or any(held.record.driver is engine.name for held in self._claims.all()):
                 return None
         return sorted(
             {
@@ -250,8 +256,9 @@ class Executor:
         return docker.facts.root_dir if docker is not None else None
 
     def images(self) -> Optional[list[str]]:
-        """References on the engine, None when it could not be asked."""
-        return self._images
+        """References on the engine, None while it cannot be asked."""
+        docker = self._parts.drivers.get(DriverName.DOCKER)
+        return self._images if docker is not None and docker.answers else None
 
     def servers(self) -> list[Server]:
         """Running tasks that may be inference engines."""
@@ -310,6 +317,8 @@ class Executor:
             if engine.driver.images is not None:
                 self._refresh_images(engine.driver.images)
             self._taking.go_on()
+        elif engine.driver.images is not None:
+            self._images_at = None  # what answers next may be another engine
 
     def _refresh_images(self, images: DockerImages) -> None:
         now = self._parts.clock()

@@ -112,6 +112,11 @@ class LastListing:
             return None
         return listing
 
+    def trusted(self) -> Optional[Listing]:
+        """The listing, where also what it does not show is known; else None."""
+        listing = self.now()
+        return listing if listing is not None and listing.complete else None
+
     @property
     def engine(self) -> Optional[EngineFacts]:
         with self._lock:

@@ -75,7 +75,7 @@ class Strangers:
             return None
         found: list[Seen] = []
         for engine in self._parts.drivers.values():
-            listing = engine.last.now()
+            listing = engine.last.trusted()
             if listing is not None:
                 found += [seen for seen in listing.containers if is_own(seen, control_plane, node) is own]
             elif not engine.absent():

@@ -190,6 +190,9 @@ class ModelDriver:
         run = self._engine.find(container_id).runs[-1]
         return run.signalled if run.told else None
 
+    def has_traces(self) -> bool:
+        return True
+
     def list_own(self) -> list[Seen]:
         engine = self._engine
         return self._call(  # type: ignore[no-any-return]

@@ -1,12 +1,18 @@
-"""What a beat says of cards: only what was measured."""
+"""What a beat says of cards and engines: only what was measured."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, Callable, Optional
+
 import pytest
 
-from runtime.agent.content import card_members
+from runtime.agent.content import ContentSource, card_members
+from runtime.agent.engines.watch import EnginesSnapshot
 from runtime.agent.hardware.inventory import GpuSnapshot
-from runtime.protocol.heartbeat import Gpu, GpuDetection, GpuStats
+from runtime.agent.settings import AgentSettings
+from runtime.agent.tasks.orphans import Told
+from runtime.protocol.heartbeat import DockerState, Engine, Gpu, GpuDetection, GpuStats, Host, Slots
 
 CARD = Gpu("GPU-a", "nvidia", 0)
 MEASURED = {"gpu_stats", "gpu_capabilities", "gpu_collect_failures"}
@@ -32,3 +38,32 @@ MEASURED = {"gpu_stats", "gpu_capabilities", "gpu_collect_failures"}
 )
 def test_what_was_not_measured_is_absent_and_not_empty(snapshot: GpuSnapshot, told: set[str]) -> None:
     assert {name for name, value in card_members(snapshot).items() if value is not None} == told
+
+
+class Tasks:
+    """A node whose Docker is as given."""
+
+    def __init__(self, docker: Optional[DockerState]) -> None:
+        self.docker_state = lambda: docker
+        self.process_state = self.live_task_ids = self.foreign = self.images = lambda: None
+        self.task_health: Callable[[], list[Any]] = list
+        self.orphans = lambda: Told(None)
+        self.slots = lambda: Slots(64)
+
+
+@pytest.mark.parametrize(
+    ("docker", "engines"),
+    [
+        (DockerState(True, "20.10"), [Engine("vllm")]),
+        (DockerState(False, error="it does not answer"), None),
+        (None, None),
+    ],
+)
+def test_engines_are_told_only_while_their_images_can_be_listed(
+    docker: Optional[DockerState], engines: Optional[list[Engine]]
+) -> None:
+    source: Any = SimpleNamespace(snapshot=GpuSnapshot)
+    found = lambda: EnginesSnapshot([Engine("vllm")])  # noqa: E731
+    tasks: Any = Tasks(docker)
+    content = ContentSource(AgentSettings(), source, SimpleNamespace(snapshot=Host), tasks, list, engines=found)  # type: ignore[arg-type]
+    assert content.read().members["engines"] == engines

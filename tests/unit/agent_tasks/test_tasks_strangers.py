@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from runtime.agent.drivers.docker import DockerDriver
 from runtime.agent.drivers.docker_answers import facts_of
 from runtime.agent.drivers.driver import EngineFacts, Seen
 from runtime.agent.drivers.errors import EngineUnavailable
+from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.link.seen import SeenRevisions
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.executor import Executor
@@ -34,6 +36,7 @@ class Engine:
         self.inspected: list[str] = []
         self.away = 0
         self.silent = False
+        self.traces = True
         self.images = SimpleNamespace(list=list)
         self.wall = time.time
 
@@ -44,6 +47,9 @@ class Engine:
         if self.silent:
             raise EngineUnavailable("no answer")
         return list(self.boxes.values())
+
+    def has_traces(self) -> bool:
+        return self.traces
 
     def engine(self) -> EngineFacts:
         return EngineFacts("e", "20.10")
@@ -86,6 +92,91 @@ def test_nothing_is_said_before_docker_was_asked(made: tuple[Executor, Engine]) 
     state = executor.docker_state()
     assert state is not None and not state.available and state.error == "gone"
     assert executor.foreign() is None, "cannot list is not none"
+
+
+def unknown(executor: Executor) -> list[bool]:
+    told = (executor.live_task_ids(), executor.foreign(), executor.orphans().entries, executor.images())
+    return [one is None for one in told]
+
+
+@pytest.mark.parametrize(
+    ("optional", "traces", "seen_before", "nobody_knows"),
+    [
+        (False, False, False, True),  # a node that runs containers only
+        (True, True, False, True),  # it is stopped, and the state folder is new
+        (True, False, True, True),  # somebody took it away
+        (True, False, False, False),  # a bare-metal node
+    ],
+)
+def test_an_engine_that_does_not_answer_is_not_one_that_runs_nothing(
+    made: tuple[Executor, Engine], optional: bool, traces: bool, seen_before: bool, nobody_knows: bool
+) -> None:
+    """What happened: with a new state folder and Docker away or too old, beats said that nothing ran here, and the
+    server gave the cards of what did run to others."""
+    executor, engine = made
+    watched = executor._parts.drivers[Driver.DOCKER]
+    watched._optional, engine.traces = optional, traces
+    if seen_before:
+        poll(executor)
+        assert unknown(executor) == [False] * 4
+    engine.silent = True
+    poll(executor)
+    assert unknown(executor) == [nobody_knows] * 3 + [True]
+    assert executor._rounds.look(watched) is None
+    engine.silent = False
+    poll(executor)
+    assert unknown(executor) == [False] * 4
+
+
+def test_what_runs_on_one_engine_is_not_told_alone_while_another_is_silent(tmp_path: Path) -> None:
+    docker, processes, journal = Engine(), Engine(), open_journal(tmp_path)
+    client: Any = SimpleNamespace(control_plane_id="cp", seen=SeenRevisions())
+    identity: Any = SimpleNamespace(node_id="n", instance_id="i", booted=False, former_node_ids=[])
+    settings = AgentSettings(process_driver=True)
+    drivers: Any = {Driver.PROCESS: processes, Driver.DOCKER: docker}
+    executor = Executor(settings, client, drivers, journal, identity, GpuSnapshot)
+    docker.silent = True
+    processes.add("p", **{"heterofleet.control-plane": "cp", "heterofleet.attempt": "1"})
+    record = ClaimRecord(
+        Key("p", 1), "t", "cp", "token", Stage.RUNNING, TaskSpec(name="t"), container_id="p", driver=Driver.PROCESS
+    )
+    executor._claims.add(Held(record))
+    for traces, live in ((True, None), (False, ["t"])):
+        docker.traces = traces
+        for engine in executor._parts.drivers.values():
+            executor._poll(engine)
+        assert executor.live_task_ids() == live
+    journal.close()
+
+
+def test_a_list_in_doubt_is_told_of_only_when_a_second_look_agrees(made: tuple[Executor, Engine]) -> None:
+    executor, _engine = made
+    record = ClaimRecord(Key("a", 1), "x", "cp", "token", Stage.RUNNING, TaskSpec(name="x"), container_id="a")
+    executor._claims.add(Held(record))
+    executor._parts.drivers[Driver.DOCKER].look(1)  # lists nothing where one was known
+    assert unknown(executor)[:3] == [True] * 3
+    executor._parts.drivers[Driver.DOCKER].look(1)
+    assert unknown(executor)[:3] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("host", "there", "traces"),
+    [
+        ("tcp://198.18.0.99:2375", False, True),
+        ("unix://{folder}/engine.sock", False, False),
+        ("unix://{folder}/engine.sock", True, True),
+        (None, True, True),
+        (None, False, False),
+    ],
+)
+def test_what_shows_that_an_engine_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str | None, there: bool, traces: bool
+) -> None:
+    monkeypatch.setattr("runtime.agent.drivers.docker.DEFAULT_HOST", f"unix://{tmp_path}/default.sock")
+    monkeypatch.setattr("runtime.agent.drivers.docker.TRACES", (f"{tmp_path}/dockerd",))
+    if there:
+        (tmp_path / ("dockerd" if host is None else "engine.sock")).touch()
+    assert DockerDriver(host.format(folder=tmp_path) if host else None).has_traces() is traces
 
 
 def test_others_containers_hold_their_cards_while_they_run(made: tuple[Executor, Engine]) -> None:

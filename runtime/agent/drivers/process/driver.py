@@ -54,6 +54,12 @@ class ProcessDriver:
     def confined(self) -> bool:
         return self._host is not None and self._host.confined
 
+    def has_traces(self) -> bool:
+        try:
+            return bool(self._folder.all())
+        except EngineUnavailable:
+            return True
+
     def engine(self) -> EngineFacts:
         if self._host is None:
             if self.enabled:
