@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import time
 import traceback
@@ -58,6 +59,12 @@ def run(tool: str, seconds: float, first: int) -> tuple[int, list[int]]:
     return seed - first, failed
 
 
+def commit() -> str:
+    """The one whose texts and mutations a seed stands for."""
+    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return said.stdout.strip() or "?"
+
+
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     options.add_argument("--tool", action="append", choices=parsers.tools(), help="only this parser (again for more)")
@@ -77,7 +84,8 @@ def main() -> int:
         first = random.SystemRandom().randrange(2**32)
         count, failed = run(tool, chosen.seconds, first)
         bad += len(failed)
-        line = f"| {time.strftime('%Y-%m-%d')} | {tool} | {first} | {count} | {chosen.seconds:g} | {len(failed)} |"
+        row = (time.strftime("%Y-%m-%d"), tool, first, count, f"{chosen.seconds:g}", len(failed), commit())
+        line = f"| {' | '.join(map(str, row))} |"
         print(line)
         if chosen.record:
             with SEEDS.open("a", encoding="utf-8") as record:

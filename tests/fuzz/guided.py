@@ -16,12 +16,18 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
+from typing import Any
 
 PARSERS = ("runtime.agent.parse", "runtime.agent.hardware", "runtime.agent.engines", "runtime.agent.tasks.images")
 LONGEST = 6000
 KEPT = 12
 """Texts that are kept of one parser, the shortest first."""
+
+
+Step = tuple[str, int, int]
+"""A file, and two of its lines that were run one after the other."""
 
 
 def case(arguments: list[str], text: str) -> bytes:
@@ -72,21 +78,57 @@ def run(tool: str, seconds: int, keep: bool) -> bool:
     from tests.fuzz import texts
 
     with tempfile.TemporaryDirectory() as folder:
-        seeds, found, least = (Path(folder, name) for name in ("seeds", "found", "least"))
-        for path in (seeds, found, least):
-            path.mkdir()
+        seeds, found = Path(folder, "seeds"), Path(folder, "found")
+        seeds.mkdir()
+        found.mkdir()
         for text in texts.texts(tool, recorded=False):
             (seeds / text.name).write_bytes(case(list(text.arguments), text.text))
         child = [sys.executable, "-m", "tests.fuzz.guided", "--drive", tool, "--"]
-        limits = [f"-max_len={LONGEST}", "-timeout=20", f"-artifact_prefix={Path.cwd()}/"]
+        limits = [f"-max_len={LONGEST}", "-timeout=20", f"-artifact_prefix={tempfile.gettempdir()}/"]
         outcome = subprocess.run([*child, f"-max_total_time={seconds}", *limits, str(found), str(seeds)], text=True)
         if keep:
-            subprocess.run([*child, "-merge=1", *limits, str(least), str(seeds), str(found)], check=False)
-            known = {path.read_bytes() for path in seeds.iterdir()}
-            new = sorted((path.read_bytes() for path in least.iterdir()), key=len)
-            for data in [each for each in new if each not in known][:KEPT]:
+            for data in further(tool, seeds, found):
                 _keep(texts.FOLDER / tool, data)
         return outcome.returncode == 0
+
+
+def further(tool: str, seeds: Path, found: Path) -> list[bytes]:
+    """Those found that go where neither a seed nor a shorter one goes."""
+    known: set[Step] = set()
+    for path in seeds.iterdir():
+        known |= steps(tool, path.read_bytes())
+    kept: list[bytes] = []
+    for data in sorted((path.read_bytes() for path in found.iterdir()), key=len):
+        new = steps(tool, data) - known
+        if new and parts(data)[1].strip() and len(kept) < KEPT:
+            kept.append(data)
+            known |= new
+    return kept
+
+
+def steps(tool: str, data: bytes) -> set[Step]:
+    """From which line to which the parser went."""
+    from tests.fuzz import parsers
+
+    gone: set[Step] = set()
+    last: dict[types.FrameType, int] = {}
+
+    def within(frame: types.FrameType, event: str, value: Any) -> Any:
+        if event == "line":
+            gone.add((frame.f_code.co_filename, last.get(frame, 0), frame.f_lineno))
+            last[frame] = frame.f_lineno
+        return within
+
+    def called(frame: types.FrameType, event: str, value: Any) -> Any:
+        return within if frame.f_globals.get("__name__", "").startswith(PARSERS) else None
+
+    arguments, text = parts(data)
+    sys.settrace(called)
+    try:
+        parsers.told(tool, arguments, text)
+    finally:
+        sys.settrace(None)
+    return gone
 
 
 def _keep(folder: Path, data: bytes) -> None:

@@ -43,7 +43,7 @@ def untrue(tool: str, told: dict[str, Any], text: str) -> list[str]:
     """Each untruth about cards and names in words; an empty list is what every parser must give."""
     json.dumps(told, allow_nan=False)
     bare = "\n".join(tables.lines(text))
-    flat = _flat(bare + html.unescape(bare) + _unescaped(text))
+    flat = _flat(text + bare + html.unescape(bare) + _unescaped(text))
     found = [
         f"{'.'.join(path)} {value!r} is not in the text"
         for path, value in leaves(told)
@@ -96,7 +96,7 @@ def _of_card(tool: str, card: dict[str, Any], flat: str) -> Iterator[str]:
 
 
 def _flat(text: str) -> str:
-    return re.sub(r"[\s_]+", "", text).casefold()
+    return re.sub(r"[\s_|]+", "", text).casefold()
 
 
 def _unescaped(text: str) -> str:
