@@ -99,7 +99,8 @@ def equip(node: Node) -> None:
 def strip(node: Node) -> None:
     """As it was."""
     node.sh(
-        f"rm -rf /dev/dri {' '.join(DEVICES)} {' '.join(TOOLS)} /opt/hyhal /usr/local/xpu /usr/local/Ascend; "
+        f"rm -rf /dev/dri {' '.join(DEVICES)} {' '.join(TOOLS)} /opt/hyhal /usr/local/xpu /usr/local/Ascend "
+        f"/data/giving; "
         f"docker rmi -f {IMAGE} >/dev/null 2>&1 || :"
     )
 

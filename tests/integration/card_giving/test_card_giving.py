@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.integration.card_giving.machine import DEVICES, DRIVER_FILE, GROUP, NPU_SMI, VARIABLES, Machine
 from tests.integration.waiting import until
 
@@ -22,28 +20,29 @@ def visible(machine: Machine, box: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in lines if name in VARIABLES or name in COMMON}
 
 
-@pytest.mark.parametrize(
-    ("vendor", "files", "variables"),
-    [
-        ("ascend", {"/dev/davinci5", *ASCEND}, {"ASCEND_RT_VISIBLE_DEVICES": "0"}),
-        ("hygon", {"/dev/dri/card2", "/dev/dri/renderD129", "/dev/kfd", "/dev/mkfd"}, {"HIP_VISIBLE_DEVICES": "0"}),
-        ("kunlun", {"/dev/xpu3", "/dev/xpuctrl"}, {"XPU_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}),
-    ],
-)
-def test_a_task_has_its_card_and_nothing_of_its_sibling(
-    machine: Machine, vendor: str, files: set[str], variables: dict[str, str]
-) -> None:
-    second = machine.cards(vendor)[1]
-    box = machine.box(machine.submit([second], "forever", env=dict.fromkeys(VARIABLES, "0,1,2,3")))
-    assert given(box) == files
-    there = set(machine.seen_by(box, "find", "/dev", "-type", "c").split())
-    assert there & set(DEVICES) == files, "as the task itself sees it"
-    assert visible(machine, box) == {**COMMON, **variables}, "whatever task and image say"
-    host = box["HostConfig"]
-    assert not host["Privileged"] and not host["CapAdd"] and not host["SecurityOpt"]
-    assert {device["CgroupPermissions"] for device in host["Devices"]} == {"rw"}
-    assert (host["GroupAdd"] or []) == ([str(GROUP)] if vendor == "hygon" else [])
-    assert box["Config"]["Labels"]["heterofleet.cards"] == second
+GIVEN = {
+    "ascend": ({"/dev/davinci5", *ASCEND}, {"ASCEND_RT_VISIBLE_DEVICES": "0"}),
+    "hygon": ({"/dev/dri/card2", "/dev/dri/renderD129", "/dev/kfd", "/dev/mkfd"}, {"HIP_VISIBLE_DEVICES": "0"}),
+    "kunlun": ({"/dev/xpu3", "/dev/xpuctrl"}, {"XPU_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}),
+}
+"""Vendor -> what a task with its second card has: device files, and variables."""
+
+
+def test_a_task_has_its_card_and_nothing_of_its_sibling(machine: Machine) -> None:
+    second = {vendor: machine.cards(vendor)[1] for vendor in GIVEN}
+    said = dict.fromkeys(VARIABLES, "0,1,2,3")
+    tasks = {vendor: machine.submit([card], "forever", env=said) for vendor, card in second.items()}
+    for vendor, (files, variables) in GIVEN.items():
+        box = machine.box(tasks[vendor])
+        assert given(box) == files
+        there = set(machine.seen_by(box, "find", "/dev", "-type", "c").split())
+        assert there & set(DEVICES) == files, "as the task itself sees it"
+        assert visible(machine, box) == {**COMMON, **variables}, "whatever task and image say"
+        host = box["HostConfig"]
+        assert not host["Privileged"] and not host["CapAdd"] and not host["SecurityOpt"]
+        assert {device["CgroupPermissions"] for device in host["Devices"]} == {"rw"}
+        assert (host["GroupAdd"] or []) == ([str(GROUP)] if vendor == "hygon" else [])
+        assert box["Config"]["Labels"]["heterofleet.cards"] == second[vendor]
 
 
 def test_the_drivers_tools_come_read_only_beside_a_volume(machine: Machine) -> None:
