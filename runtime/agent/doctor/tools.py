@@ -14,7 +14,9 @@ from runtime.agent.deadline import Begun
 from runtime.agent.doctor.advice import advice_for
 from runtime.agent.doctor.findings import Finding, Point, failure, finding, ok, warning
 from runtime.agent.doctor.vendors import ALL, Known, VendorFacts
-from runtime.agent.hardware.tools import ToolError, ToolRunner
+from runtime.agent.hardware.asking import ask
+from runtime.agent.hardware.detector import CollectorError
+from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.hardware.vendors.plain import Tool, path_of
 
 TOOL_S = 8.0
@@ -71,18 +73,17 @@ def _look_at(tool: Tool, vendor: Known, settings: Mapping[str, str], runner: Too
         return facts
     began = time.monotonic()
     try:
-        output = runner.run(tool.name, [path, *tool.main], environment=tool.environment)
-    except ToolError as error:
+        text = ask(runner, tool.name, [path, *tool.main], tool.environment)
+    except CollectorError as error:
         return replace(facts, error=str(error))
-    text = output.stdout + "\n" + output.stderr
     reading = tool.parse(list(tool.main), text)
     facts = replace(facts, cards=len(reading.cards), seconds=time.monotonic() - began)
-    said = text.strip().splitlines()[:1]
+    if reading.cards or reading.devices == 0:
+        return facts  # what is said of single cards is in the line on the driver
     if reading.errors:
         return replace(facts, error=reading.errors[0].text, kind=reading.errors[0].kind)
-    if output.status != 0 and not reading.cards:
-        return replace(facts, error=f"ends with status {output.status}{f': {said[0][:200]}' if said else ''}")
-    return facts
+    said = text.strip().splitlines()[:1]
+    return replace(facts, error=f"says nothing that is known{f': {said[0][:200]}' if said else ''}")
 
 
 def _unknown(name: str, path: str) -> ToolFacts:
