@@ -112,19 +112,17 @@ class ContentSource:
             **card_members(cards),
             "gpu_holders": None if cards.holders is None else workload.holders(cards.holders),
         }
-        truncated = ["orphans"] if orphans.truncated else []
+        truncated = orphans.truncated
         images = workload.images()
         if images is not None and len(images) > IMAGES_CAP:
-            images = images[:IMAGES_CAP]
-            truncated.append("images")
+            images, truncated = images[:IMAGES_CAP], True
         members["images"] = images
         models, engines = self._models(), self._engines()
         if docker is None or not docker.available:
             engines = replace(engines, engines=None)  # found by the images on an engine that does not answer now
         found = discovered(models, engines)
         if models.truncated or (found is not None and len(found) > MODELS_CAP):
-            found = found[:MODELS_CAP] if found is not None else None
-            truncated.append("discovered_models")
+            found, truncated = found[:MODELS_CAP] if found is not None else None, True
         members.update(engines=engines.engines, discovered_models=found, models_scan=models.scan)
         members["truncated"] = truncated or None
         return Content(members)

@@ -8,7 +8,7 @@ a section in neither is unknown. Which sections may be left out: :data:`UNCHANGI
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, Union
 
 from runtime.protocol.constraints import NodeId, Text, Token, Within
 
@@ -344,7 +344,9 @@ class Heartbeat:
     told_from: Annotated[
         Optional[int], "orphans holds all that this node knows of what was lost above this revision"
     ] = None
-    truncated: Optional[list[str]] = None
+    truncated: Annotated[
+        Optional[Union[bool, list[str]]], "a section holds less than there is; older agents named which"
+    ] = None
     digests: dict[str, str] = field(default_factory=dict)
 
 

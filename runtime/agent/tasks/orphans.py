@@ -69,7 +69,9 @@ class Orphans:
         except JournalError:
             return Told(containers)  # not all that is known
         entries = _merged([*map(of_container, containers), *held], letters)
-        return Told(entries[:ORPHANS_CAP], lost.start, len(entries) > ORPHANS_CAP)
+        if len(entries) > ORPHANS_CAP:
+            return Told(entries[:ORPHANS_CAP], truncated=True)
+        return Told(entries, lost.start)
 
     def _of_claim(self, held: Held) -> Optional[Foreign]:
         record = held.record

@@ -10,9 +10,21 @@ import pytest
 from runtime.agent.content import ContentSource, card_members
 from runtime.agent.engines.watch import EnginesSnapshot
 from runtime.agent.hardware.inventory import GpuSnapshot
+from runtime.agent.models.scanner import ModelsSnapshot
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.orphans import Told
-from runtime.protocol.heartbeat import DockerState, Engine, Gpu, GpuDetection, GpuStats, Host, Slots
+from runtime.protocol.codec import encode
+from runtime.protocol.heartbeat import (
+    IMAGES_CAP,
+    DockerState,
+    Engine,
+    Gpu,
+    GpuDetection,
+    GpuStats,
+    Heartbeat,
+    Host,
+    Slots,
+)
 
 CARD = Gpu("GPU-a", "nvidia", 0)
 MEASURED = {"gpu_stats", "gpu_capabilities", "gpu_collect_failures"}
@@ -43,11 +55,12 @@ def test_what_was_not_measured_is_absent_and_not_empty(snapshot: GpuSnapshot, to
 class Tasks:
     """A node whose Docker is as given."""
 
-    def __init__(self, docker: Optional[DockerState]) -> None:
+    def __init__(self, docker: Optional[DockerState], images: Optional[list[str]] = None, cut: bool = False) -> None:
         self.docker_state = lambda: docker
-        self.process_state = self.live_task_ids = self.foreign = self.images = lambda: None
+        self.process_state = self.live_task_ids = self.foreign = lambda: None
+        self.images = lambda: images
         self.task_health: Callable[[], list[Any]] = list
-        self.orphans = lambda: Told(None)
+        self.orphans = lambda: Told(None, truncated=cut)
         self.slots = lambda: Slots(64)
 
 
@@ -67,3 +80,27 @@ def test_engines_are_told_only_while_their_images_can_be_listed(
     tasks: Any = Tasks(docker)
     content = ContentSource(AgentSettings(), source, SimpleNamespace(snapshot=Host), tasks, list, engines=found)  # type: ignore[arg-type]
     assert content.read().members["engines"] == engines
+
+
+@pytest.mark.parametrize(
+    ("images", "models", "orphans", "truncated"),
+    [
+        (IMAGES_CAP, ModelsSnapshot(), False, None),
+        (IMAGES_CAP + 1, ModelsSnapshot(), False, True),
+        (1, ModelsSnapshot([], truncated=True), False, True),
+        (1, ModelsSnapshot(), True, True),
+    ],
+)
+def test_a_beat_with_less_than_there_is_says_so(
+    images: int, models: ModelsSnapshot, orphans: bool, truncated: Optional[bool]
+) -> None:
+    tasks: Any = Tasks(None, ["i"] * images, orphans)
+    source: Any = SimpleNamespace(snapshot=GpuSnapshot)
+    members = (
+        ContentSource(AgentSettings(), source, SimpleNamespace(snapshot=Host), tasks, list, lambda: models)
+        .read()
+        .members
+    )  # type: ignore[arg-type]
+    beat = Heartbeat(1, "gpu-a", "i" * 8, 1, 1, **members)
+    assert encode(beat, drop_none=True).get("truncated") is truncated
+    assert len(members["images"]) == min(images, IMAGES_CAP)

@@ -149,6 +149,13 @@ def test_the_path_goes_down_to_the_fault(cls: type, body: Any, path: str, found:
     assert str(caught.value) == f"{path or 'body'}: found {found}, wanted {wanted}"
 
 
+@pytest.mark.parametrize("said", [True, ["orphans", "images"], None])
+def test_a_beat_says_that_a_section_is_cut_and_older_agents_named_which(said: Any) -> None:
+    body = {"protocol": 1, "node_id": "gpu-a", "instance_id": "i" * 8, "run": 1, "seq": 1, "truncated": said}
+    assert decode(Heartbeat, body).truncated == said
+    assert adapter(Heartbeat).validate_json(json.dumps(body), strict=True).truncated == said
+
+
 def test_members_whose_names_are_words_of_python_have_an_alias() -> None:
     assert encode(Gpu("GPU-1", "nvidia", gpu_class="nvidia-h100-80g"), drop_none=True) == {
         "uuid": "GPU-1",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runtime.agent.drivers.driver import EngineFacts
 from runtime.agent.link.errors import Refused
 from runtime.agent.link.seen import KEPT, SeenRevisions, read_seen
 from runtime.agent.settings import AgentSettings
@@ -19,6 +20,7 @@ from runtime.agent.tasks.executor import Executor
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.intents import Intents
 from runtime.agent.tasks.journal import Journal, open_journal
+from runtime.agent.tasks.listing import Listing
 from runtime.agent.tasks.orphans import of_claim, of_letter
 from runtime.agent.tasks.parts import Claims
 from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
@@ -270,6 +272,25 @@ def test_nothing_is_taken_from_a_server_that_was_put_back(journal: Journal) -> N
     assert rig.take() == []
     rig.executor._taking._word.heard("cp", 1000)
     assert rig.take() == [KEY]
+
+
+@pytest.mark.parametrize(("count", "told_from", "truncated"), [(2, 40, False), (3, None, True)])
+def test_an_agent_says_that_it_has_told_all_only_when_it_has(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, count: int, told_from: int | None, truncated: bool
+) -> None:
+    monkeypatch.setattr("runtime.agent.tasks.orphans.ORPHANS_CAP", 2)
+    for number in range(count):
+        key = Key(f"u-{number}", 1)
+        journal.conclude(record(key=key), dataclasses.replace(letter(None), key=key))
+        journal.delivered(record(key=key), "stored", 60)
+        journal.forget(key)
+    rig = Rig(journal)
+    rig.executor._orphans._word.heard("cp", 50, LOST)
+    for engine in rig.executor._parts.drivers.values():
+        engine.last.good(Listing(engine._clock(), (), True), EngineFacts("e", "20.10"))
+    told = rig.executor.orphans()
+    assert told.entries is not None and len(told.entries) == 2
+    assert (told.told_from, told.truncated) == (told_from, truncated)
 
 
 class Way:
