@@ -11,6 +11,7 @@ from runtime.cli.client import part
 from runtime.cli.context import Invocation, confirm, remote
 from runtime.cli.output import Column, emit, print_fields, print_table, say
 from runtime.cli.values import Duration
+from runtime.cli.why import print_why
 from runtime.protocol.routes import NODES
 
 COLUMNS = (
@@ -54,6 +55,14 @@ def list_nodes(call: Invocation) -> None:
 def show_node(call: Invocation, node_id: str) -> None:
     """One node: state, build, engine, cards."""
     emit(call.client.get(f"{NODES}/{part(node_id)}"), call.output, _details)
+
+
+@nodes.command()
+@click.argument("node_id", metavar="NODE")
+@remote
+def why(call: Invocation, node_id: str) -> None:
+    """Why NODE takes new work or not, and what its cards lack."""
+    emit(call.client.get(f"{NODES}/{part(node_id)}/why"), call.output, print_why)
 
 
 @nodes.command()

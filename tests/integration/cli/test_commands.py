@@ -62,6 +62,11 @@ TASK: dict[str, Any] = {
     "spec": {"image": "reg.local:5000/team/app:1.0"},
     "warnings": [],
 }
+WHY = {
+    "summary": "waits for a card",
+    "smallest_change": {"text": "free one card on gpu-a"},
+    "nodes": [{"node_id": "gpu-a", "constraints": [{"code": "gpu_free", "ok": False, "text": "no card free"}]}],
+}
 LISTS = [
     (("nodes", "list"), "/api/v1/nodes", {"nodes": [NODE]}, "gpu-a"),
     (("nodes", "show", "gpu-a"), "/api/v1/nodes/gpu-a", NODE, "gpu-a.example.com"),
@@ -74,16 +79,9 @@ LISTS = [
         {"events": [{"id": 7, "time": "2026-03-01T12:00:00.000Z", "kind": "task_state", "detail": "x" * 200}]},
         "task_state",
     ),
-    (
-        ("tasks", "why", "t1"),
-        "/api/v1/tasks/t1/why",
-        {
-            "summary": "waits for a card",
-            "smallest_change": {"text": "free one card on gpu-a"},
-            "nodes": [{"node_id": "gpu-a", "constraints": [{"code": "gpu_free", "ok": False, "text": "no card free"}]}],
-        },
-        "no card free",
-    ),
+    (("tasks", "why", "t1"), "/api/v1/tasks/t1/why", WHY, "no card free"),
+    (("gpus", "why", "GPU-1"), "/api/v1/gpus/GPU-1/why", WHY, "no card free"),
+    (("nodes", "why", "gpu-a"), "/api/v1/nodes/gpu-a/why", WHY, "no card free"),
 ]
 
 
