@@ -94,15 +94,20 @@ def _silent(looked: Looked) -> list[Point]:
 
 
 def _fabrics(facts: InfinibandFacts, looked: Looked) -> list[Point]:
-    """Labels for what is not here."""
+    """Labels for what is not here, and two for one adapter."""
     here = list(dict.fromkeys([*(port.hca for port in looked.ports), *looked.unreadable]))
     advice = f"correct fabrics in agent.yaml; here {'are ' + ', '.join(here) if here else 'is none'}"
-    return [
-        warning(f"fabric {fabric['name']} names {hca}, which is not here", "an adapter of this node", advice)
-        for fabric in facts.fabrics
-        for hca in fabric.get("hcas", [])
-        if hca not in here
-    ]
+    labels = by_adapter(facts.fabrics)
+    points = []
+    for fabric in facts.fabrics:
+        for hca in fabric.get("hcas", []):
+            if hca not in here:
+                words = f"fabric {fabric['name']} names {hca}, which is not here"
+                points.append(warning(words, "an adapter of this node", advice))
+            elif labels[hca] != fabric["name"]:
+                words = f"{hca} is named by fabric {labels[hca]} and by {fabric['name']}; {labels[hca]} counts"
+                points.append(warning(words, "one fabric for an adapter", "correct fabrics in agent.yaml"))
+    return points
 
 
 def _trouble(port: Port, labels: Mapping[str, str]) -> list[Point]:

@@ -164,6 +164,8 @@ def seen(*ports: Port, unreadable: tuple[str, ...] = (), **more: Any) -> Infinib
         (seen(IB, unreadable=("ibx_9",)), "warning", ["ibx_9 tells nothing", "dmesg"]),
         (seen(IB, fabrics=[{"name": "west", "hcas": ["ibx_7"]}]), "warning",
          ["fabric west names ibx_7", "here are ibx_0"]),
+        (seen(IB, ROCE, fabrics=[*EAST, {"name": "west", "hcas": ["ibx_0"]}]), "warning",
+         ["ibx_0 is named by fabric east and by west; east counts"]),
         (seen(fabrics=EAST), "warning", ["fabric east names ibx_0", "here is none"]),
         (seen(controllers={AT[0]: None}), "warning", ["1 InfiniBand controllers", "without a driver", "modprobe"]),
         (seen(controllers={AT[0]: "mlx5_core"}), "warning", ["driven by mlx5_core", "mlx5_ib"]),
