@@ -328,7 +328,7 @@ def status(what):
         found = json.load(sys.stdin)
     except ValueError:
         found = None
-    found = found or {}  # an agent that has not said anything yet says null
+    found = found or {}  # an agent of an older release that has not said anything yet says null
     if what in ("error", "error_code"):
         # Of an agent that runs now, not of one before it.
         error = found.get("last_error") if found.get("running") else None

@@ -258,7 +258,7 @@ def _status(options: argparse.Namespace) -> int:
 
     verdict = status.wait_for_registration(look, options.wait)
     if options.json:
-        print(json.dumps(verdict.status))
+        print(json.dumps(status.no_agent(path) if verdict.status is None else verdict.status))
     else:
         print(status.as_text(verdict))
     return verdict.exit_code

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -134,6 +134,14 @@ def judge(status: Optional[dict[str, Any]], running: bool) -> Verdict:
     registered = bool(status.get("registered")) and running
     shown = {**status, "registered": registered, "running": running}
     return Verdict(EXIT_REGISTERED if registered else EXIT_NOT_REGISTERED, shown, running)
+
+
+def no_agent(path: Path) -> dict[str, Any]:
+    """What stands where an agent's status would: the same members, of which nothing is known. Results may wait in a
+    journal that is there all the same, so their number is null too."""
+    members: dict[str, Any] = {member.name: None for member in fields(AgentStatus)}
+    error = f"{path}: no agent has said anything here: none has run with this state folder yet"
+    return {**members, "registered": False, "running": False, "loops": [], "stuck_tools": [], "error": error}
 
 
 def wait_for_registration(

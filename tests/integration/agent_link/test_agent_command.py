@@ -155,7 +155,14 @@ def test_two_agents_on_one_state_folder_are_refused(server: StubServer, tmp_path
 
 def test_status_where_no_agent_is_is_3(tmp_path) -> None:
     done = run(tmp_path, "status", "--json")
-    assert done.returncode == 3 and json.loads(done.stdout) is None
+    said = json.loads(done.stdout)
+    assert done.returncode == 3 and str(tmp_path) in said.pop("error")
+    assert (said.pop("registered"), said.pop("running"), said.pop("loops"), said.pop("stuck_tools")) == (
+        *(False, False),
+        *([], []),
+    )
+    assert set(said) >= {"node_id", "instance_id", "run", "version", "server_url", "control_plane_id", "last_beat_at"}
+    assert set(said.values()) == {None}, "a number of results that nobody knows is not 0"
 
 
 def test_status_that_may_not_look_does_not_say_that_there_is_no_agent(tmp_path, monkeypatch, capsys) -> None:
