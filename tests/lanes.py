@@ -36,6 +36,7 @@ LIFE = (
     "tests/integration/card_giving",
     "tests/integration/disk",
     "tests/integration/engines",
+    "tests/integration/layouts",
     "tests/integration/logs",
     "tests/integration/lost_node",
     "tests/integration/process",

@@ -63,6 +63,7 @@ class Nvidia:
         self._mps = Mps(runner, tools.get(CONTROL))
         self._places = Places()
         self._collections = 0
+        self._library_gone = False
         self._topology: Optional[GpuTopology] = None
         self._wide: dict[str, dict[str, Any]] = {}
 
@@ -76,7 +77,9 @@ class Nvidia:
         try:
             cards = self._read([])
         except CollectorError as error:
-            return Detection(False, True, str(error))
+            # A library that the linker's list still names, and that is gone, is no sign of a card.
+            here = bool(plugged) or not self._library_gone or self._tool() is not None
+            return Detection(False, here, str(error))
         if not cards.gpus and not cards.failures:
             return Detection(False, bool(plugged), f"{cards.source} answers and knows no card")
         return Detection(True, True, f"{cards.source} answers with {len(cards.gpus)} cards")
@@ -109,7 +112,8 @@ class Nvidia:
         wide = self._collections % WIDE_EVERY == 0
         answer = self._child.ask("wide" if wide else "collect")
         if "error" in answer:
-            if answer["error"] == LIBRARY_MISSING and self._tool() is not None:
+            self._library_gone = answer["error"] == LIBRARY_MISSING
+            if self._library_gone and self._tool() is not None:
                 return None
             raise CollectorError(sentence(answer, module_version(), library_version(list(LIBRARY_FOLDERS))))
         self._collections += 1
