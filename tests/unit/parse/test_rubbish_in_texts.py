@@ -87,6 +87,8 @@ def test_a_date_in_a_number_s_place_is_no_number() -> None:
     said = '{"card3": {"Temperature (Sensor junction) (C)": DATE}}'
     (found,) = parse_text("hy-smi", [], said.replace("DATE", date))["gpus"]
     assert (found["index"], found["temperature_c"]) == (3, None)
+    said = parse_text("npu-smi", ["info"], "dcmi model initialized failed. ret is 23:58:51")
+    assert "code" not in said
     head = "DCU  Temp  AvgPwr  Perf  PwrCap  VRAM%  DCU%  Mode\n"
     (found,) = parse_text("hy-smi", [], head + "5  54.0C  95.0W  Sat Jul 19 23:58:51 2031\n")["gpus"]
     assert (found["temperature_c"], found["memory_used_pct"], found["utilization_pct"]) == (54.0, None, None)

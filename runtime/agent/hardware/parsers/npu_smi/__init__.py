@@ -13,7 +13,7 @@ from runtime.agent.hardware.parsers.npu_smi import details, listing, topology
 from runtime.agent.hardware.parsers.npu_smi.table import parse_table
 from runtime.agent.hardware.reading import Complaint, Reading
 
-_FAILED = re.compile(r"(dcmi\b.*?(?:failed|used).*?)\.?\s*ret is (-?\d{1,9})\b", re.IGNORECASE)
+_FAILED = re.compile(r"(dcmi\b.*?(?:failed|used).*?)\.?\s*ret is (-?\d{1,9})(?![\w:/-])", re.IGNORECASE)
 _NO_RIGHTS = re.compile(r"DrvMngGetConsoleLogLevel failed")
 _DEVICE_USED = -8020
 
