@@ -15,6 +15,8 @@ from runtime.agent.hardware.tools import find_command
 from runtime.agent.hardware.values import number, word
 from runtime.agent.hardware.visibility import container_options
 from runtime.protocol.heartbeat import Gpu
+from tests.unit.hardware.nvml_answers import answer
+from tests.unit.hardware.nvml_answers import card as nvml_card
 
 
 @pytest.mark.parametrize(
@@ -152,31 +154,9 @@ def test_the_class_of_a_card(vendor: str, model, memory, name) -> None:
     assert gpu_class(vendor, model, memory) == name
 
 
-def nvml_card(index: int, **values) -> dict:
-    card = {
-        "index": index,
-        "uuid": f"GPU-{index}",
-        "name": "NVIDIA L4",
-        "memory_total": 24 << 30,
-        "memory_used": 1 << 20,
-        "utilization": 3,
-        "temperature": 40,
-        "power_mw": 70500,
-        "pci_bus_id": f"0000:{index:02x}:00.0",
-        "capability": "8.9",
-        "mig": None,
-        "slices": [],
-        "links": [],
-    }
-    return {**card, **values}
-
-
-def answer(*cards, failures=()) -> dict:
-    return {"cards": list(cards), "failures": list(failures), "driver": "550.1"}
-
-
 def test_unread_values_are_none_and_no_failure(tmp_path) -> None:
-    dumb = nvml_card(0, memory_used=None, utilization=None, temperature=None, power_mw=None, name=None, capability=None)
+    unread = ("memory_used", "utilization", "temperature", "power_mw", "name", "capability", "mig")
+    dumb = nvml_card(0, **dict.fromkeys(unread))
     cards = cards_of_nvml(answer(dumb), [], tmp_path)
     (stats,) = cards.stats
     assert (stats.memory_used_mib, stats.utilization_pct, stats.temperature_c, stats.power_w) == (None,) * 4
