@@ -34,7 +34,8 @@ def create(channel: str) -> tuple[flask.Response, int, dict[str, str]]:
     who = operator("admin")
     shape: Any = REQUEST_OF[Channel(channel)]
     request = validation.parse(shape, flask.request.get_data(), code="invalid_task", forbid_unknown=True)
-    made = instructions.create(parts().db, Channel(channel), request, who.name, now())
+    view = parts().presence.view(request.node_id)
+    made = instructions.create(parts().db, Channel(channel), request, who.name, now(), view)
     return flask.jsonify(encode(made)), 201, {"Location": f"{routes.operator_requests(channel)}/{made.id}"}
 
 

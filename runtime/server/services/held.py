@@ -14,7 +14,7 @@ from typing import Any
 from runtime.protocol import codec, times
 from runtime.protocol.heartbeat import STEADY, UNCHANGING, DiscoveredModel, Gpu, Heartbeat, Host, TaskHealth
 from runtime.protocol.nodes import Cordon, NodeState
-from runtime.server.services import card_troubles
+from runtime.server.services import card_troubles, cards_kept
 from runtime.server.services import cards as card_rules
 from runtime.server.services.node_view import NodeView
 
@@ -99,7 +99,8 @@ class Held:
                 value = getattr(self.beat, name)
                 if value is not None:
                     stored[name] = codec.encode(value, drop_none=True)
-        return stored
+        cards = cards_kept.kept(self.cards)
+        return stored if cards is None else {**stored, cards_kept.NAME: cards}
 
 
 def merge(held: Held, beat: Heartbeat) -> list[str]:
@@ -266,6 +267,7 @@ def _view_facts(held: Held) -> dict[str, Any]:
         "cpu_cores": host.cpu_cores,
         "memory_total_mib": host.memory_total_mib,
         "gpus": gpus,
+        "cards_known": "gpus" in sections or bool(gpus),
         "card_health": card_rules.health(held.cards, gpus, held.dirty_cards),
         "card_troubles": card_troubles.troubles(held.cards, gpus, held.dirty_cards),
         "capabilities": {entry.uuid: entry for entry in beat.gpu_capabilities or ()},

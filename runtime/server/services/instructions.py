@@ -5,15 +5,13 @@ from __future__ import annotations
 import hmac
 import uuid
 from datetime import datetime, timedelta
-from typing import Any, Union
+from typing import Any
 
 import sqlalchemy as sa
 
 from runtime.protocol.codec import encode
 from runtime.protocol.instructions import (
     Channel,
-    FileRequest,
-    ImageRequest,
     Instruction,
     InstructionStatus,
     InstructionUpdate,
@@ -22,13 +20,15 @@ from runtime.protocol.instructions import (
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.protocol.times import from_wire, to_wire
+from runtime.server.services import reservations
 from runtime.server.services.events import emit
+from runtime.server.services.instruction_check import Request, faults
+from runtime.server.services.node_view import NodeView
 from runtime.server.services.tasks.claims import Reporter
 from runtime.server.services.tasks.rows import plain
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import instructions, nodes
-
-Request = Union[SliceRequest, ImageRequest, FileRequest]
+from runtime.server.validation import refusal
 
 EXPIRES_S: dict[Channel, float] = {Channel.SLICE: 600, Channel.IMAGE: 86400, Channel.FILE: 86400}
 SLICE_LIMIT_S = 120
@@ -40,14 +40,20 @@ _EDGES = {
     (InstructionStatus.RUNNING, InstructionStatus.SUCCEEDED),
     (InstructionStatus.RUNNING, InstructionStatus.FAILED),
 }
+OVER = frozenset(InstructionStatus) - {InstructionStatus.PENDING, InstructionStatus.RUNNING}
 _SERVER_EDGES = {
     (InstructionStatus.PENDING, InstructionStatus.CANCELLED),
     (InstructionStatus.PENDING, InstructionStatus.EXPIRED),
 }
 
 
-def create(db: Database, channel: Channel, request: Request, actor: str, at: datetime) -> Instruction:
-    """Queue an instruction for its node. Raises Problem node_not_found."""
+def create(
+    db: Database, channel: Channel, request: Request, actor: str, at: datetime, view_of_node: NodeView | None = None
+) -> Instruction:
+    """Queue an instruction for its node; one about slices holds its card until it is over.
+
+    ``view_of_node``: what is known of it now. Raises Problem node_not_found, invalid_task, card_in_use.
+    """
     values = {
         "id": str(uuid.uuid4()),
         "channel": channel.value,
@@ -58,9 +64,15 @@ def create(db: Database, channel: Channel, request: Request, actor: str, at: dat
         "expires_at": to_wire(at + timedelta(seconds=EXPIRES_S[channel])),
     }
 
+    wrong = faults(request, view_of_node)
+
     def change(tx: Tx) -> Instruction:
         if tx.execute(sa.select(nodes.c.id).where(nodes.c.id == request.node_id)).first() is None:
             raise Problem("node_not_found", f"There is no node {request.node_id!r}.")
+        if wrong:
+            raise refusal("invalid_task", wrong)
+        if isinstance(request, SliceRequest):
+            reservations.reserve(tx, request, str(values["id"]))
         tx.execute(sa.insert(instructions).values(**values))
         tx.touch_instruction(str(values["id"]))
         row = _locked(tx, channel, str(values["id"]))
@@ -244,6 +256,8 @@ def _set(
         .values(status=status.value, **values)
     )
     assert changed.rowcount == 1, "a locked instruction changed under its lock"
+    if status in OVER and row["channel"] == Channel.SLICE.value:
+        reservations.free(tx, row["id"])
     tx.touch_instruction(row["id"])
     _tell(tx, row, status, actor, detail)
 

@@ -17,7 +17,8 @@ class NodeView:
     Memory in MiB. None means not known: ``images`` and ``live_task_ids`` None is "could not look", never
     "none", and so it is with ``engines`` (names) and ``models`` (names and paths of those that are not incomplete).
     ``gpus`` holds the reported cards and slices, and cards that a working list no longer names (their
-    health says so). ``card_health`` has an entry for each of them, ``card_troubles`` for those that are not well.
+    health says so); ``cards_known``: whether it has told of its cards at all. ``card_health`` has an entry for
+    each of them, ``card_troubles`` for those that are not well.
     ``run`` and ``boot_id`` are those of the newest beat.
     """
 
@@ -36,6 +37,7 @@ class NodeView:
     cpu_cores: int | None = None
     memory_total_mib: int | None = None
     gpus: tuple[Gpu, ...] = ()
+    cards_known: bool = False
     card_health: dict[str, CardHealth] = field(default_factory=dict)
     card_troubles: dict[str, Trouble] = field(default_factory=dict)
     capabilities: dict[str, GpuCapability] = field(default_factory=dict)

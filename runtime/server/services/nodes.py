@@ -15,6 +15,7 @@ from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuStats, Heartbeat
 from runtime.protocol.nodes import Card, CardHealth, CardNote, Node, NodeState
 from runtime.protocol.problems import Problem
 from runtime.protocol.tasks import TaskWarning
+from runtime.server.services import reservations
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.presence import Presence
 from runtime.server.store.database import Database
@@ -105,7 +106,6 @@ def _node(
     # What cards measured counts while the node is heard: an old value must not look like one of now.
     measured = beat.gpu_stats if beat is not None and view.state is NodeState.ONLINE else None
     stats = {entry.uuid: entry for entry in measured or ()}
-    known_cards = "gpus" in sections or bool(view.gpus)
     return Node(
         id=view.node_id,
         state=view.state,
@@ -123,7 +123,7 @@ def _node(
         drivers=beat.drivers if beat is not None else None,
         process=process,
         slots=beat.slots if beat is not None else None,
-        gpus=_cards(view, stats, uses) if known_cards else None,
+        gpus=_cards(view, stats, uses) if view.cards_known else None,
         labels=view.labels,
         fabrics=sections.get("fabrics"),
         hcas=sections.get("hcas"),
@@ -194,6 +194,7 @@ def _uses(db: Database, node_id: str | None) -> dict[tuple[str, str], Use]:
     query = sa.select(held.c.node_id, held.c.parent_uuid, held.c.gpu_uuid, held.c.mode, held.c.uid, tasks.c.id).join(
         tasks, tasks.c.uid == held.c.uid, isouter=True
     )
+    query = query.where(~reservations.RESERVES)  # no task's, and what it is to become is not what it is
     if node_id is not None:
         query = query.where(held.c.node_id == node_id)
     uses: dict[tuple[str, str], Use] = {}

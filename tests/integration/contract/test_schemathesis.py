@@ -62,6 +62,9 @@ def seed(live: Live, name: str) -> tuple[SimulatedNode, dict[str, Any]]:
     assert put[0] == 200, put
     put = node.put(completed, 1, tokens[completed], "running", "completed", exit_code=0)
     assert put[0] == 200, put
+    # Its cards are nobody's: it is cordoned, so no task of a run takes one before a slice request does.
+    cut = live.node(f"{name}-cut", cards=32)
+    assert live.operator("POST", f"/api/v1/nodes/{cut.node_id}/cordon").status == 200
     requests = {}
     for channel, body in {
         "image": {"op": "pull", "image": "app:1"},
@@ -109,6 +112,16 @@ def seed(live: Live, name: str) -> tuple[SimulatedNode, dict[str, Any]]:
                 "boot_id": [node.boot_id],
                 "fingerprint": [f"fp-{name}"],
             },
+            "/api/v1/slice-requests": {
+                "node_id": [cut.node_id],
+                "vendor": ["nvidia-mig"],
+                "op": ["create"],
+                "gpu_uuid": [f"GPU-{cut.node_id}-{number}" for number in range(cut.cards)],
+                "profiles": [[{"name": "1g.10gb", "count": 2}]],
+                "instances": [[]],
+            },
+            "/api/v1/image-requests": {"node_id": [name], "image": ["app:1"]},
+            "/api/v1/file-requests": {"node_id": [name], "op": ["fetch"], "path": ["/data/x"], "sha256": ["0" * 64]},
             **{f"/api/v1/agent/{channel}/{{id}}": {**mine, **steps} for channel in requests},
         },
     }

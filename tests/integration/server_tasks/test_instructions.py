@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runtime.protocol.times import now, to_wire
+from runtime.protocol.instructions import Channel
+from runtime.protocol.times import from_wire, now, to_wire
 from runtime.server.services import instructions as service
 from runtime.server.store.tables import instructions
 from tests.integration.server_tasks.conftest import Plane
 
 REQUESTS: dict[str, dict[str, Any]] = {
-    "slice": {"node_id": "gpu-a", "vendor": "nvidia-mig", "op": "create", "gpu_uuid": "GPU-1"},
+    "slice": {
+        "node_id": "gpu-a",
+        "vendor": "nvidia-mig",
+        "op": "create",
+        "gpu_uuid": "GPU-gpu-a-0",
+        "profiles": [{"name": "1g.10gb", "count": 2}],
+    },
     "image": {"node_id": "gpu-a", "op": "pull", "image": "app:1", "timeout_s": 60},
     "file": {"node_id": "gpu-a", "op": "tail", "path": "/data/x", "lines": 5},
 }
@@ -28,7 +35,7 @@ def update(node: Any, request_id: str, channel: str, token: str, source: str, ta
 
 @pytest.mark.parametrize("channel", list(REQUESTS))
 def test_an_instruction_goes_its_way(any_plane: Plane, channel: str) -> None:
-    node = any_plane.node()
+    node = any_plane.node(cards=1)
     status, made = any_plane.call("POST", f"/api/v1/{channel}-requests", REQUESTS[channel])
     assert (status, made["status"], made["channel"]) == (201, "pending", channel)
     assert any_plane.headers["Location"] == f"/api/v1/{channel}-requests/{made['id']}"
@@ -100,17 +107,17 @@ def test_a_claimed_request_without_a_report_is_shown_as_overdue(plane: Plane) ->
     with plane.parts.db.read() as connection:
         for seconds, overdue in ((119, False), (121, True)):
             moment = now() + timedelta(seconds=seconds)
-            shown = service.get(connection, service.Channel.IMAGE, made["id"], moment)
+            shown = service.get(connection, Channel.IMAGE, made["id"], moment)
             assert (shown.status.value, shown.overdue) == ("running", overdue)
 
 
 @pytest.mark.parametrize(("channel", "lives_s"), [("slice", 600), ("image", 86400), ("file", 86400)])
 def test_what_nobody_claims_runs_out_of_time(any_plane: Plane, channel: str, lives_s: int) -> None:
-    node = any_plane.node()
+    node = any_plane.node(cards=1)
     _, made = any_plane.call("POST", f"/api/v1/{channel}-requests", REQUESTS[channel])
     past = to_wire(now() - timedelta(seconds=1))
     (row,) = any_plane.rows(sa.select(instructions))
-    lives = service.from_wire(row["expires_at"]) - service.from_wire(row["created_at"])
+    lives = from_wire(row["expires_at"]) - from_wire(row["created_at"])
     assert lives == timedelta(seconds=lives_s)
     any_plane.parts.db.write(lambda tx: tx.execute(sa.update(instructions).values(expires_at=past)))
     assert any_plane.get(f"/api/v1/{channel}-requests/{made['id']}")["status"] == "expired"
@@ -129,6 +136,9 @@ def test_requests_that_make_no_sense_are_refused(plane: Plane, channel: str) -> 
     plane.node()
     status, refusal = plane.call("POST", f"/api/v1/{channel}-requests", {**REQUESTS[channel], "op": "eat"})
     assert (status, refusal["code"], refusal["errors"][0]["path"]) == (422, "invalid_task", "op")
+    odd = {"slice": ("gpu_uuid", "GPU-9"), "image": ("image", "A"), "file": ("path", "x")}[channel]
+    status, refusal = plane.call("POST", f"/api/v1/{channel}-requests", {**REQUESTS[channel], odd[0]: odd[1]})
+    assert (status, refusal["code"], refusal["errors"][0]["path"]) == (422, "invalid_task", odd[0])
     for path in ("x", "%00"):
         status, refusal = plane.call("GET", f"/api/v1/{channel}-requests/{path}")
         assert (status, refusal["code"]) == (404, "request_not_found")

@@ -132,7 +132,13 @@ def test_reading_work_and_going_away_changes_nothing(any_plane: Plane) -> None:
     any_plane.scheduled(node, "t1")
     image = {"node_id": "gpu-a", "op": "check", "image": "app:1"}
     assert any_plane.call("POST", "/api/v1/image-requests", image)[0] == 201
-    slices = {"node_id": "gpu-a", "vendor": "nvidia-mig", "op": "create", "gpu_uuid": "GPU-gpu-a-0"}
+    slices = {
+        "node_id": "gpu-a",
+        "vendor": "nvidia-mig",
+        "op": "create",
+        "gpu_uuid": "GPU-gpu-a-0",
+        "profiles": [{"name": "1g.10gb"}],
+    }
     assert any_plane.call("POST", "/api/v1/slice-requests", slices)[0] == 201
     headers = {"X-API-Key": KEY, "X-Node-Id": "gpu-a", "X-Instance-Id": node.instance_id}
     for path, member in (
@@ -159,7 +165,8 @@ def test_reading_work_and_going_away_changes_nothing(any_plane: Plane) -> None:
         ({"from_status": "completed", "status": "running"}, 422, "illegal_transition"),
         ({"from_status": "pending", "status": "scheduled"}, 409, "illegal_transition"),
         ({"status": "completed", "exit_code": 1}, 409, "illegal_transition"),
-        ({"status": "failed", "exit_code": 1}, 409, "illegal_transition"),
+        ({"status": "completed"}, 422, "invalid_task"),
+        ({"status": "failed", "exit_code": 0}, 409, "illegal_transition"),
         ({"status": "failed", "reason": "who-knows"}, 409, "illegal_transition"),
         ({"attempt": 7, "status": "completed", "exit_code": 0}, 409, "state_conflict"),
         ({"claim_token": "another-token", "status": "completed", "exit_code": 0}, 409, "state_conflict"),

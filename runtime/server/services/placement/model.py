@@ -157,14 +157,19 @@ class Site:
     def _slice(self, card: Gpu) -> Pick | None:
         parent = card.parent_uuid or card.uuid
         taken = self.held.get(parent, {})
-        if any(row.mode in ("whole", "mps") or row.gpu_uuid == card.uuid for row in taken.values()):
+        # The card's own slot is held by a task that has it whole, or by a request that cuts it.
+        if WHOLE_SLOT in taken or any(row.mode == "mps" or row.gpu_uuid == card.uuid for row in taken.values()):
             return None
         return Pick(card, parent, slice_slot(card), "hami" if card.vendor == "hygon" else "mig")
 
 
 def slice_slot(card: Gpu) -> int:
     """A slice's slot on its parent: from its placement, never the whole card's."""
-    return 1 + (card.gi_id or 0) * 64 + (card.ci_id or 0)
+    return slot_of(card.gi_id or 0, card.ci_id or 0)
+
+
+def slot_of(gi_id: int, ci_id: int) -> int:
+    return 1 + gi_id * 64 + ci_id
 
 
 def fits_shape(card: Gpu, wanted: CardNeed, parents: frozenset[str]) -> bool:

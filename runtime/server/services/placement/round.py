@@ -15,6 +15,7 @@ from runtime.protocol.codec import encode
 from runtime.protocol.states import Desired, Status
 from runtime.protocol.tasks import AssignedGpu
 from runtime.protocol.times import to_wire
+from runtime.server.services import reservations
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement import snapshot
 from runtime.server.services.placement.decide import decide
@@ -56,7 +57,12 @@ def place(db: Database, views: Sequence[NodeView], now: datetime, settings: Sett
 
 
 def _apply_all(tx: Tx, batch: Sequence[Assignment], now: datetime) -> int:
-    return sum(_apply(tx, made, now) for made in batch)
+    held = reservations.reserved(tx.connection)
+    return sum(
+        _apply(tx, made, now)
+        for made in batch
+        if held.isdisjoint((made.node_id, pick.parent_uuid) for pick in made.picks)
+    )
 
 
 def _apply(tx: Tx, made: Assignment, now: datetime) -> bool:
@@ -115,6 +121,9 @@ def _wake(tx: Tx, sleeper: Sleeper, picks: Sequence[Pick]) -> bool:
         or row["attempt"] != sleeper.attempt
         or row["desired"] != Desired.RUN.value
     ):
+        return False
+    held = reservations.reserved(tx.connection)
+    if not held.isdisjoint((sleeper.node_id, pick.parent_uuid) for pick in picks):
         return False
     try:
         with tx.connection.begin_nested():

@@ -15,7 +15,7 @@ from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement import explain, snapshot, waking
 from runtime.server.services.tasks import rows, view
 from runtime.server.services.tasks.rows import Row
-from runtime.server.store.tables import control_plane, gpu_allocations, tasks
+from runtime.server.store.tables import control_plane, gpu_allocations, instructions, tasks
 
 
 class Nodes(view.Nodes, Protocol):
@@ -80,8 +80,11 @@ def holders(connection: sa.Connection, node_id: str | None = None) -> dict[str, 
     """Node -> card -> who holds it, or a part of it, in words."""
     columns = gpu_allocations.c
     query = (
-        sa.select(columns.node_id, columns.parent_uuid, columns.releasing, tasks.c.id)
+        sa.select(
+            columns.node_id, columns.parent_uuid, columns.releasing, tasks.c.id, instructions.c.id.label("request")
+        )
         .outerjoin(tasks, tasks.c.uid == columns.uid)
+        .outerjoin(instructions, instructions.c.id == columns.uid)
         .order_by(columns.node_id, columns.parent_uuid, columns.slot)
     )
     if node_id is not None:
@@ -89,6 +92,8 @@ def holders(connection: sa.Connection, node_id: str | None = None) -> dict[str, 
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for row in connection.execute(query):
         who = f"task {row.id}" if row.id is not None else "a task that was deleted"
+        if row.request is not None:
+            who = f"slice request {row.request}"
         left = ", whose container may still be there" if row.releasing else ""
         found[row.node_id][row.parent_uuid].append(who + left)
     return found
