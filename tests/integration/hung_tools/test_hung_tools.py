@@ -132,8 +132,8 @@ def test_a_tool_that_never_ends_costs_no_beat(vendor: Vendor, name: str, table: 
 
 @pytest.mark.parametrize(
     ("vendor", "name", "table", "wrapped"),
-    [(*VENDORS[0], ""), (*VENDORS[1], ""), (*VENDORS[1], " & wait")],
-    ids=["iluvatar", "metax", "metax-by-a-script"],
+    [(*VENDORS[0], ""), (*VENDORS[1], ""), (*VENDORS[1], " & wait"), (*VENDORS[1], " &")],
+    ids=["iluvatar", "metax", "metax-by-a-script", "metax-behind-a-tool-that-answers"],
 )
 def test_a_tool_in_state_d_is_left_alone_and_the_only_one(
     vendor: Vendor, name: str, table: str, wrapped: str, tmp_path: Path

@@ -78,6 +78,7 @@ def is_right(sample: Sample, found: Any) -> None:
         assert sorted((one["pid"], one["memory_mib"]) for one in found["gpu_holders"]) == sorted(told)
     table = as_table(found)
     assert "None" not in table and all(gpu["uuid"] in table for gpu in real)
+    assert all(one["reason"] in table for one in found["gpu_collect_failures"])
 
 
 def is_the_card(card: dict[str, Any], gpu: dict[str, Any]) -> None:

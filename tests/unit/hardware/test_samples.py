@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.agent.hardware.infiniband import sysfs
-from runtime.agent.hardware.infiniband import tools as infiniband
-from runtime.agent.hardware.parsers import topo
-from tests.fuzz import parsers
+from runtime.agent.parse.registry import CARDS, parse_text
 from tests.samples import FOLDER, Sample, differences, groups, samples, told
 
 TEXTS_OF_TASKS = {"docker", "engines"}
@@ -20,11 +17,10 @@ SAMPLES = samples(*(group for group in groups() if group not in TEXTS_OF_TASKS))
 
 
 def said(sample: Sample) -> dict[str, Any]:
-    if sample.tool == "nvidia-smi" and "topo" in sample.arguments:
-        return topo.parse(sample.text)
-    if sample.group == "infiniband":
-        return sysfs.parse_record(sample.text) if sample.tool == "sysfs" else infiniband.parse(sample.text)
-    return told(parsers.parser(sample.tool)(list(sample.arguments), sample.text))
+    """A reading of cards word for word; of what is no list of cards, what ``parse`` says."""
+    if sample.tool not in CARDS or (sample.tool == "nvidia-smi" and "topo" in sample.arguments):
+        return parse_text(sample.tool, list(sample.arguments), sample.text)
+    return told(CARDS[sample.tool][1](list(sample.arguments), sample.text))
 
 
 def named(expected: Any) -> Any:
