@@ -15,7 +15,7 @@ from runtime.protocol.heartbeat import UNCHANGING, Heartbeat
 from runtime.protocol.nodes import Cordon, EventKind, NodeState
 from runtime.protocol.states import Status
 from runtime.server.services import cards as card_rules
-from runtime.server.services import registration
+from runtime.server.services import cards_kept, registration
 from runtime.server.services.events import emit
 from runtime.server.services.held import Held, observation, restored
 from runtime.server.services.registration import KnownNode, Verdict
@@ -254,5 +254,6 @@ def held_of(row: sa.Row[Any]) -> Held:
             held.beat = beat
             held.sections = {name: value for name in UNCHANGING if (value := getattr(beat, name)) is not None}
             held.digests = {name: value for name, value in (row.digests or {}).items() if name in held.sections}
-            held.cards, _ = card_rules.advance(held.cards, observation(held), card_rules.Limits())
+            cards, _ = card_rules.advance(held.cards, observation(held), card_rules.Limits())
+            held.cards = cards_kept.restored(cards, row.facts.get(cards_kept.NAME), time.time())
     return held

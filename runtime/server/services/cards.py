@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Optional
 
 from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuDetection
 from runtime.protocol.nodes import CardHealth, EventKind
@@ -36,7 +37,7 @@ class Track:
     absent: int = 0
     good: int = 0
     state: CardHealth = CardHealth.OK
-    since: float | None = None
+    since: Optional[float] = None
     why: str = ""
 
 
@@ -44,7 +45,7 @@ class Track:
 class Shrunk:
     """A list without stable keys that got shorter."""
 
-    since: float | None
+    since: Optional[float]
     why: str
 
 

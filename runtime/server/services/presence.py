@@ -16,7 +16,7 @@ from sqlalchemy import Row
 
 from runtime.protocol.heartbeat import GpuStats, Heartbeat, TaskHealth
 from runtime.protocol.nodes import NodeState
-from runtime.server.services import binding
+from runtime.server.services import binding, cards_kept
 from runtime.server.services import cards as card_rules
 from runtime.server.services.backlog import Backlog, Noted
 from runtime.server.services.held import Held, build_of, merge, observation
@@ -76,6 +76,8 @@ class Presence:
             beat = held.beat or beat  # with what it left out as unchanged
             cards, changes = card_rules.advance(held.cards, observation(held), self._limits)
             if cards is not held.cards:
+                if cards_kept.conditions(cards) != cards_kept.conditions(held.cards):
+                    held.facts_changed = True
                 held.cards = cards
                 held.changed()
             noted = [Noted(node_id, change) for change in changes]
@@ -221,6 +223,7 @@ class Presence:
                 held.run, held.seq, held.leaving = stored.run, stored.seq, stored.leaving
                 held.boot_id, held.seen_wall = stored.boot_id, stored.seen_wall
                 held.heard_at = max(heard_at, held.heard_at or heard_at)
+                held.cards = cards_kept.merged(held.cards, stored.cards)
                 if stored.digests != held.digests:
                     held.sections, held.digests = stored.sections, stored.digests
             held.changed()

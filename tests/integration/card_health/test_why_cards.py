@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,30 @@ def fleet(whole_plane: tuple[Plane, Agent]) -> tuple[Plane, Agent]:
 def why(plane: Plane, what: str) -> dict[str, Any]:
     found: dict[str, Any] = plane.operator("GET", f"{API}/{what}/why").body
     return found
+
+
+def test_a_restart_of_the_server_takes_no_lost_card_for_a_good_one(tmp_path: Path) -> None:
+    with running(tmp_path) as plane:
+        agent = Agent(plane)
+        agent.beat(**FULL)
+        for _ in range(3):
+            agent.beat(**UNCHANGED, **LOST)
+        before = why(plane, "gpus/GPU-b")
+        wait_until(lambda: len(plane.events("gpu_lost")) == 1, "it is written")
+    with running(tmp_path) as plane:
+        agent.plane = plane
+        body = {"name": "t", "id": "t1", "image": "a/b:1", "gpus": {"count": 1, "uuids": ["GPU-b"]}}
+        assert plane.operator("POST", f"{API}/tasks", body).status == 201
+        assert "is lost" in why(plane, "tasks/t1")["summary"], "before the node's first beat"
+        for _ in range(2):
+            agent.beat(**UNCHANGED)
+            after = why(plane, "gpus/GPU-b")
+            assert (after["state"], after["since"]) == ("lost", before["since"])
+        agent.beat(**UNCHANGED)
+        assert why(plane, "gpus/GPU-b")["state"] == "ok"
+        wait_until(lambda: plane.operator("GET", f"{API}/tasks/t1").body["status"] == "scheduled", "it is placed")
+        wait_until(lambda: len(plane.events("gpu_returned")) == 1, "it is written")
+        assert [len(plane.events(kind)) for kind in ("gpu_suspect", "gpu_lost")] == [1, 1], "it is told once"
 
 
 def failing(body: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -77,6 +77,25 @@ def test_a_copy_that_is_found_out_here_is_forgotten_there(pair: tuple[Plane, Pla
     assert view.card_health == {"GPU-a": CardHealth.OK, "GPU-b": CardHealth.OK}, "not lost, as the copy let it seem"
 
 
+def test_a_card_that_is_lost_here_is_lost_there(pair: tuple[Plane, Plane]) -> None:
+    """Each process hears some of the beats; whichever places tasks must know what the other has concluded."""
+    first, second = pair
+    agent = Agent(first)
+    agent.beat(**FULL)
+
+    def there(health: CardHealth) -> bool:
+        view = second.parts.presence.view("gpu-a")
+        return view is not None and view.card_health.get("GPU-b") is health
+
+    wait_until(lambda: there(CardHealth.OK), "the other process sees the card")
+    for _ in range(3):
+        agent.beat(**UNCHANGED, gpu_collect_failures=[{"uuid": "GPU-b", "index": 1, "reason": "GPU is lost"}])
+    wait_until(lambda: there(CardHealth.LOST), "the other process knows that it is lost")
+    for _ in range(3):
+        agent.beat(**UNCHANGED)
+    wait_until(lambda: there(CardHealth.OK), "the other process knows that it is back")
+
+
 def test_a_task_made_here_is_heard_of_there(pair: tuple[Plane, Plane]) -> None:
     first, second = pair
     agent = Agent(first)
