@@ -154,7 +154,7 @@ def _tell(tx: Tx, note: Noted, hold_back: bool) -> None:
             detail=note.change.detail,
         )
         if note.change.kind is EventKind.GPU_LOST and note.change.uuid is not None and not hold_back:
-            lifecycle.card_lost(tx, note.node_id, note.change.uuid)
+            lifecycle.card_lost(tx, note.node_id, note.change.uuid, note.change.detail)
     elif note.code == "build_changed":
         emit(tx, EventKind.BUILD_CHANGED, node_id=note.node_id, actor=actor, detail=note.text)
     else:

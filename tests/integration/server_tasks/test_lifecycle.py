@@ -94,11 +94,23 @@ def test_a_lost_card_sends_back_what_had_not_started_and_warns_the_rest(quiet: P
     placed(quiet, "elsewhere", gpus={"count": 1, "uuids": ["GPU-gpu-a-2"]})
     for number in (0, 1):
         for _ in range(2):
-            quiet.parts.db.write(lambda tx, number=number: lifecycle.card_lost(tx, "gpu-a", f"GPU-gpu-a-{number}"))
+            card = f"GPU-gpu-a-{number}"
+            quiet.parts.db.write(lambda tx, card=card: lifecycle.card_lost(tx, "gpu-a", card, "GPU is lost"))
     assert quiet.task("runs")["status"] == "running"
-    assert [warning["code"] for warning in quiet.task("runs")["warnings"]] == ["card_lost"]
+    (warning,) = quiet.task("runs")["warnings"]
+    assert warning["code"] == "card_lost" and "card GPU-gpu-a-0 of node gpu-a was lost at 20" in warning["detail"]
+    assert warning["detail"].endswith(": GPU is lost"), "it stays true when the card is back"
     assert quiet.task("unclaimed")["status"] == "pending"
     assert quiet.task("elsewhere")["status"] == "scheduled"
+
+
+def test_each_lost_card_of_a_task_is_warned_of_once(quiet: Plane) -> None:
+    claimed(quiet, quiet.node(cards=2), "both", gpus={"count": 2})
+    for number in (0, 1, 0):
+        card = f"GPU-gpu-a-{number}"
+        quiet.parts.db.write(lambda tx, card=card: lifecycle.card_lost(tx, "gpu-a", card, "GPU is lost"))
+    told = [warning["detail"].split(" ")[1] for warning in quiet.task("both")["warnings"]]
+    assert told == ["GPU-gpu-a-0", "GPU-gpu-a-1"]
 
 
 def test_a_claim_that_does_not_come_goes_back_and_another_node_gets_its_chance(quiet: Plane) -> None:

@@ -147,9 +147,9 @@ def note_good_end(tx: Tx, node_id: str) -> None:
     tx.execute(sa.update(nodes).where(nodes.c.id == node_id, nodes.c.bad_ends != 0).values(bad_ends=0))
 
 
-def add_warning(tx: Tx, row: Row, code: str, detail: str) -> None:
-    """Add a warning to a task, once per code."""
-    if any(warning["code"] == code for warning in row["warnings"]):
+def add_warning(tx: Tx, row: Row, code: str, detail: str, *, about: str = "") -> None:
+    """Add a warning to a task, once per code and what it is ``about`` (how its detail begins)."""
+    if any(warning["code"] == code and warning["detail"].startswith(about) for warning in row["warnings"]):
         return
     warnings = [*row["warnings"], {"code": code, "detail": detail}]
     tx.execute(sa.update(tasks).where(tasks.c.uid == row["uid"]).values(warnings=warnings))

@@ -78,8 +78,9 @@ def node_left(tx: Tx, node_id: str) -> None:
     ends.unclaimed_back(tx, node_id, times.now(), "the node takes no new work")
 
 
-def card_lost(tx: Tx, node_id: str, gpu_uuid: str) -> None:
+def card_lost(tx: Tx, node_id: str, gpu_uuid: str, why: str) -> None:
     """A card is lost: what had not started on it goes elsewhere, what runs on it is left alone with a warning."""
+    now = times.now()
     holders = sa.select(gpu_allocations.c.uid).where(
         gpu_allocations.c.node_id == node_id,
         (gpu_allocations.c.gpu_uuid == gpu_uuid) | (gpu_allocations.c.parent_uuid == gpu_uuid),
@@ -90,9 +91,11 @@ def card_lost(tx: Tx, node_id: str, gpu_uuid: str) -> None:
             continue
         if row["status"] == Status.SCHEDULED.value:
             detail = f"card {gpu_uuid} was lost before the start"
-            ends.back_to_pending(tx, row, times.now(), actor=SERVER, detail=detail, cards_gone=True)
+            ends.back_to_pending(tx, row, now, actor=SERVER, detail=detail, cards_gone=True)
         else:
-            ends.add_warning(tx, row, "card_lost", f"card {gpu_uuid} of node {node_id} is lost")
+            # The warning stays, the card may come back: ``why`` tells how it is now.
+            detail = f"card {gpu_uuid} of node {node_id} was lost at {to_wire(now)}: {why}"
+            ends.add_warning(tx, row, "card_lost", detail, about=f"card {gpu_uuid} ")
 
 
 def sweep_overdue_claims(
