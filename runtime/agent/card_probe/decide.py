@@ -8,6 +8,9 @@ from typing import Optional
 
 from runtime.agent.card_probe.owed import NOT_YET
 
+LINE_CHARS = 200
+"""So much of what an engine or a program says is told on."""
+
 
 class Do(str, Enum):
     """``wait``: nothing now. ``run``: make and start a container. ``void``: its end says nothing of the card.
@@ -89,3 +92,9 @@ def _of_probe(card: Situation, probe: Underway) -> Step:
     if probe.ran_s >= card.timeout_s:
         return Step(Do.FAILED, f"probe container did not end in {card.timeout_s:g} s")
     return Step(Do.WAIT, "probe container runs")
+
+
+def last_line(output: bytes) -> str:
+    """The last words of an output, as they can be shown."""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+    return "".join(char if char.isprintable() else "?" for char in lines[-1])[:LINE_CHARS] if lines else ""

@@ -99,3 +99,18 @@ def held_by(card: Gpu, gpus: Iterable[Gpu], users: Mapping[str, str]) -> Optiona
 def parts_of(card: Gpu, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """What a probe of the card is given: the card, and of one that is cut its slices, as tasks are."""
     return tuple(gpu for gpu in gpus if gpu.parent_uuid == card.uuid) or (card,)
+
+
+def covered(card: Optional[Gpu], seen: GpuSnapshot) -> list[Gpu]:
+    """The card, and its slices if it is cut: what a probe of it speaks for."""
+    if card is None:
+        return []
+    return list({gpu.uuid: gpu for gpu in (card, *parts_of(card, seen.gpus or ()))}.values())
+
+
+def well(uuid: str, seen: GpuSnapshot) -> Optional[bool]:
+    """Whether the card or slice is well by this look; None when the look failed as a whole."""
+    if seen.collector_error is not None or seen.gpus is None:
+        return None
+    card, bad = seen.gpu(uuid), failing(seen)
+    return card is not None and card.uuid not in bad and card.parent_uuid not in bad

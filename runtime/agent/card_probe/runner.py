@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Optional, Protocol
 
-from runtime.agent.card_probe.decide import Do, Situation, Step, Underway, next_step
-from runtime.agent.card_probe.owed import NOT_YET, Owed, failing, held_by, parts_of
+from runtime.agent.card_probe.decide import LINE_CHARS, Do, Situation, Step, Underway, last_line, next_step
+from runtime.agent.card_probe.owed import NOT_YET, Owed, covered, held_by, parts_of, well
 from runtime.agent.card_probe.plan import LABEL_PROBE, probe_plan
 from runtime.agent.drivers.driver import LABEL_NODE
 from runtime.agent.drivers.errors import DriverError, EngineRefused, NotThere
@@ -42,8 +42,8 @@ AGAIN_MAX_S = 300.0
 ROUND_DEADLINE_S = 600.0
 """An engine that hangs keeps one round that long at most: each call has a limit of its own."""
 TAIL_BYTES = 4096
-LINE_CHARS = 200
 STOP_S = 3.0
+MISSING_IMAGE = "its image {} is not on this node, and is never pulled for it"
 
 
 class Images(Protocol):
@@ -108,6 +108,7 @@ class CardProbes:
         self._runs: dict[str, _Run] = {}
         self._pauses: dict[str, _Pause] = {}
         self._swept = False
+        self._told_of_image = False
         self.loop = Loop("card-probes", REST_S, self.round, deadline_s=ROUND_DEADLINE_S)
         gate.on_change = self.loop.wake
 
@@ -124,13 +125,14 @@ class CardProbes:
         """One step for every card that owes a probe."""
         seen, owed = self._gate.debts()
         self._keep(owed)
-        well = {uuid: _well(uuid, seen) for uuid in owed}
+        states = {uuid: well(uuid, seen) for uuid in owed}
         for uuid in [uuid for uuid in self._pauses if uuid not in owed]:
             del self._pauses[uuid]
-        if self._swept and not self._runs and not any(well.values()):
+        if self._swept and not self._runs and not any(states.values()):
             return
         try:
             left = self._sweep()
+            self._look_for_image()
         except DriverError as error:
             self._swept = False
             for uuid in owed:
@@ -146,7 +148,7 @@ class CardProbes:
             card = seen.gpu(uuid)
             # A cut card's probe is one of all its slices.
             if card is None or card.parent_uuid not in owed or uuid in self._runs:
-                self._one(uuid, card, seen, well[uuid], users, uuid in left)
+                self._one(uuid, card, seen, states[uuid], users, uuid in left)
         if self._runs and not self.loop.stopping:
             self.loop.delay_next(WATCH_S)
 
@@ -158,6 +160,13 @@ class CardProbes:
         elif not self._memory.write(owed):
             return
         self._written = owed
+
+    def _look_for_image(self) -> None:
+        """Once: whoever named the image should hear that it is missing before a card needs it."""
+        if not self._told_of_image:
+            if not self._engine.images.present(self._image):
+                log.warning("hardware.probe_image: %s", MISSING_IMAGE.format(self._image))
+            self._told_of_image = True
 
     def _sweep(self) -> set[str]:
         """Remove what is left of earlier probes; the cards on which something still is."""
@@ -174,7 +183,7 @@ class CardProbes:
         uuid: str,
         card: Optional[Gpu],
         seen: GpuSnapshot,
-        well: Optional[bool],
+        is_well: Optional[bool],
         users: Optional[Mapping[str, str]],
         leftover: bool,
     ) -> None:
@@ -182,7 +191,7 @@ class CardProbes:
         try:
             others = {other: "another probe" for other in self._runs if other != uuid}
             situation = Situation(
-                well=well,
+                well=is_well,
                 timeout_s=self._timeout_s,
                 underway=None if run is None else self._look(run),
                 users_known=users is not None,
@@ -204,7 +213,7 @@ class CardProbes:
         if step.do is Do.WAIT:
             return
         run = self._runs.pop(uuid)
-        if step.do is Do.PASSED and self._gate.paid([gpu.uuid for gpu in _covered(card, seen)]):
+        if step.do is Do.PASSED and self._gate.paid([gpu.uuid for gpu in covered(card, seen)]):
             log.info("card %s: its probe ended with 0; it may be given out again", uuid)
         elif step.do is Do.FAILED:
             pause.until = self._clock() + pause.backoff.next()
@@ -217,11 +226,11 @@ class CardProbes:
         refused: Optional[str] = None
         try:
             if not engine.images.present(self._image):
-                refused = f"{NOT_YET}: its image {self._image} is not on this node, and is never pulled for it"
+                refused = f"{NOT_YET}: {MISSING_IMAGE.format(self._image)}"
             else:
                 options = given(gpus, seen, engine.engine().runtimes, container_options)
                 plan = probe_plan(name, self._image, self._command, card, gpus, options, self._node_id)
-                self._gate.begin([gpu.uuid for gpu in _covered(card, seen)])
+                self._gate.begin([gpu.uuid for gpu in covered(card, seen)])
                 self._swept = False  # until its id is known it is found by its label
                 run = _Run(engine.create(plan, f"{name}-2"), self._clock())
         except NotGiven as error:
@@ -274,23 +283,3 @@ class CardProbes:
             log.warning("probe container %s cannot be removed: %s", container_id[:12], error)
             return False
         return True
-
-
-def _well(uuid: str, seen: GpuSnapshot) -> Optional[bool]:
-    if seen.collector_error is not None or seen.gpus is None:
-        return None
-    card, bad = seen.gpu(uuid), failing(seen)
-    return card is not None and card.uuid not in bad and card.parent_uuid not in bad
-
-
-def _covered(card: Optional[Gpu], seen: GpuSnapshot) -> list[Gpu]:
-    """The card, and its slices if it is cut: what a probe of it speaks for."""
-    if card is None:
-        return []
-    return list({gpu.uuid: gpu for gpu in (card, *parts_of(card, seen.gpus or ()))}.values())
-
-
-def last_line(output: bytes) -> str:
-    """The last words of an output, as they can be shown."""
-    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return "".join(char if char.isprintable() else "?" for char in lines[-1])[:LINE_CHARS] if lines else ""

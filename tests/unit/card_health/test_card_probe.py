@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from runtime.agent.card_probe.decide import Do, Situation, Underway, next_step
+from runtime.agent.card_probe.decide import Do, Situation, Underway, last_line, next_step
 from runtime.agent.card_probe.gate import Gate
 from runtime.agent.card_probe.memory import FILE, Memory
 from runtime.agent.card_probe.owed import MISSING, Owed, held_by, parts_of
 from runtime.agent.card_probe.plan import LABEL_PROBE, probe_plan
-from runtime.agent.card_probe.runner import last_line
 from runtime.agent.drivers.driver import LABEL_PREFIX, LABEL_UID
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.hardware.visibility import container_options, given
