@@ -126,7 +126,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class TaskWarning:
-    """Something the task was accepted with all the same."""
+    """Something the task was accepted with all the same, or that is true beside its end."""
 
     code: str
     detail: str
@@ -217,7 +217,10 @@ class TaskList:
 
 @dataclass(frozen=True)
 class TaskUpdate:
-    """``PUT /api/v1/tasks/{id}``: a compare-and-set by the node that holds the task."""
+    """``PUT /api/v1/tasks/{id}``: a compare-and-set by the node that holds the task.
+
+    ``warnings``: what is worth knowing beside an end and does not change it. They become the task's.
+    """
 
     node_id: Annotated[str, NodeId]
     attempt: AttemptNumber
@@ -230,6 +233,7 @@ class TaskUpdate:
     log_tail: Optional[Annotated[str, Text(0, 4 * LOG_TAIL_BYTES)]] = None
     node_finished_at: Optional[str] = None
     container_id: Optional[Annotated[str, Text(1, 128)]] = None
+    warnings: Optional[list[TaskWarning]] = None
 
 
 @dataclass(frozen=True)

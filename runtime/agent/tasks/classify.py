@@ -16,11 +16,16 @@ from runtime.agent.drivers.driver import Facts
 from runtime.agent.tasks.images import classify_start_error, engine_line
 from runtime.protocol.reasons import EXIT_TIMEOUT, Reason
 from runtime.protocol.states import Status
+from runtime.protocol.tasks import TaskWarning
 from runtime.protocol.times import from_wire
 
 SIGNAL_BASE = 128
 EXIT_NOT_SEEN = 255
 """Docker writes this when it comes back and finds a container gone that it did not see ending."""
+
+OOM_INSIDE = "oom_inside"
+STARTED_AGAIN = "started_again"
+"""Codes of warnings."""
 
 HOST_DOWN = "the machine went down under it"
 
@@ -62,13 +67,13 @@ class Stop:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """How an attempt ended. ``warning`` is something true beside it that does not change the verdict."""
+    """How an attempt ended. ``warnings`` are true beside it and do not change the verdict."""
 
     status: Status
     reason: Reason
     exit_code: Optional[int] = None
     error: Optional[str] = None
-    warning: Optional[str] = None
+    warnings: tuple[TaskWarning, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def classify(facts: Facts, seen: Circumstances) -> Conclusion:
     if not facts.restarted:
         return verdict
     words = f"the engine had started it again {facts.restarted} time(s): somebody had set a restart policy"
-    return dataclasses.replace(verdict, warning="; ".join(text for text in (verdict.warning, words) if text))
+    return dataclasses.replace(verdict, warnings=(*verdict.warnings, TaskWarning(STARTED_AGAIN, words)))
 
 
 def _as_far_as_known(facts: Facts, seen: Circumstances) -> Facts:
@@ -147,8 +152,8 @@ def _by_stop(reason: StopReason, facts: Facts) -> Conclusion:
 
 def _by_exit(facts: Facts, exit_code: int) -> Conclusion:
     if exit_code == 0:
-        warning = "a process in it was killed for memory" if facts.oom_killed else None
-        return Conclusion(Status.COMPLETED, Reason.EXITED, 0, warning=warning)
+        warnings = (TaskWarning(OOM_INSIDE, "a process in it was killed for memory"),) if facts.oom_killed else ()
+        return Conclusion(Status.COMPLETED, Reason.EXITED, 0, warnings=warnings)
     if facts.oom_killed:
         return Conclusion(Status.FAILED, Reason.OOM_KILLED, exit_code, "killed for memory: it reached its limit")
     number = exit_code - SIGNAL_BASE

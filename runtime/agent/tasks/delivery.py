@@ -60,8 +60,7 @@ class Outbound:
             parts.write(held, stage=Stage.DONE)
             return
         tail = self._log_tail_of(held, facts)
-        error = "; ".join(text for text in (conclusion.error, conclusion.warning) if text) or None
-        error = parts.masked(held, error) if error else None
+        error = parts.masked(held, conclusion.error) if conclusion.error else None
         letter = Letter(
             key=record.key,
             task_id=record.task_id,
@@ -78,12 +77,14 @@ class Outbound:
             spec=record.spec,
             gpus=record.gpus,
             driver=record.driver,
+            warnings=conclusion.warnings,
         )
         parts.journal.conclude(record, letter)
         held.record = dataclasses.replace(record, stage=Stage.CONCLUDED)
         held.secret_spec = None
+        beside = "; ".join([*([error] if error else []), *(warning.detail for warning in letter.warnings)])
         log.info("task %s (attempt %d) ended: %s, %s, exit code %s%s", record.task_id, record.key.attempt,
-                 letter.status.value, letter.reason, letter.exit_code, f" ({error})" if error else "")  # fmt: skip
+                 letter.status.value, letter.reason, letter.exit_code, f" ({beside})" if beside else "")  # fmt: skip
 
     def report(self, held: Held) -> None:
         """Bring it to the server, in the background."""

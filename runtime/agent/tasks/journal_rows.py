@@ -14,7 +14,7 @@ from runtime.agent.tasks.confidential import without_secrets
 from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
 from runtime.protocol.codec import decode, encode
 from runtime.protocol.states import Driver, Status
-from runtime.protocol.tasks import AssignedGpu, TaskSpec
+from runtime.protocol.tasks import AssignedGpu, TaskSpec, TaskWarning
 
 
 def claim_body(claim: ClaimRecord) -> dict[str, Any]:
@@ -83,6 +83,7 @@ def letter_body(letter: Letter) -> dict[str, Any]:
         "spec": encode(without_secrets(letter.spec), drop_none=True) if letter.spec is not None else None,
         "gpus": encode(list(letter.gpus), drop_none=True),
         "driver": letter.driver.value,
+        "warnings": encode(list(letter.warnings)),
     }
 
 
@@ -99,5 +100,6 @@ def letter_of(row: tuple[Any, ...]) -> Letter:
         spec=decode(TaskSpec, spec) if spec is not None else None,
         gpus=tuple(decode(AssignedGpu, gpu) for gpu in body.get("gpus") or ()),
         driver=Driver(body.get("driver") or Driver.DOCKER),
+        warnings=tuple(decode(TaskWarning, warning) for warning in body.get("warnings") or ()),
         **{name: body[name] for name in _LETTER_FIELDS},
     )

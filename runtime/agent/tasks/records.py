@@ -8,7 +8,7 @@ from typing import Optional
 
 from runtime.agent.tasks.classify import Stop
 from runtime.protocol.states import Driver, Status
-from runtime.protocol.tasks import AssignedGpu, TaskSpec
+from runtime.protocol.tasks import AssignedGpu, TaskSpec, TaskWarning
 
 
 class Stage(str, Enum):
@@ -107,6 +107,7 @@ class Letter:
     spec: Optional[TaskSpec] = None
     gpus: tuple[AssignedGpu, ...] = ()
     driver: Driver = Driver.DOCKER
+    warnings: tuple[TaskWarning, ...] = ()
 
 
 def claim_for(letter: Letter) -> ClaimRecord:

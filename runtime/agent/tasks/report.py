@@ -42,6 +42,7 @@ def report_update(node_id: str, letter: Letter) -> TaskUpdate:
         log_tail=letter.log_tail,
         node_finished_at=letter.node_finished_at,
         container_id=letter.container_id,
+        warnings=list(letter.warnings) or None,
     )
 
 

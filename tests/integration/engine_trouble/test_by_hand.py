@@ -23,6 +23,8 @@ def test_ends_by_hand_are_told_as_they_were(trouble: Trouble) -> None:
     assert trouble.end(tasks["kill"]) == ("signalled", 137)
     assert trouble.end(tasks["rm"])[0] == "lost_container"
     assert trouble.end(child) == ("exited", 0), "one of its children was killed for memory, and it went on"
+    shown = trouble.task(child)
+    assert (shown["error"], [one["code"] for one in shown["warnings"]]) == (None, ["oom_inside"])
     paused = trouble.task(tasks["pause"])
     assert (paused["status"], paused["attempt"]) == ("running", 1)
     trouble.fleet.order(tasks["pause"], "stop")

@@ -50,6 +50,24 @@ def test_a_program_that_ended_is_never_run_again(any_plane: Plane) -> None:
     assert states == ["pending", "scheduled", "running", "failed"]
 
 
+def test_what_a_node_says_beside_an_end_becomes_the_tasks_warnings(any_plane: Plane) -> None:
+    node = any_plane.node()
+    attempt, token = any_plane.running(node, "t1", env=["LOST"])
+    said = [
+        {"code": "oom_inside", "detail": "x" * 2000},
+        {"code": "odd", "detail": "a\0b"},
+        {"code": "odd", "detail": "c"},
+    ]
+    status, body = node.put("t1", attempt, token, "running", "completed", exit_code=0, warnings=said)
+    assert (status, body["status"], body["error"]) == (200, "completed", None)
+    assert [one["code"] for one in body["warnings"]] == ["env_bare_name", "oom_inside", "odd"]
+    assert [len(body["warnings"][1]["detail"]), body["warnings"][2]["detail"]] == [1000, "a\ufffdb"]
+    many = [{"code": f"c{number}", "detail": "d"} for number in range(20)]
+    attempt, token = any_plane.running(node, "t2")
+    status, body = node.put("t2", attempt, token, "running", "completed", exit_code=0, warnings=many)
+    assert status == 200 and len(body["warnings"]) == 8
+
+
 @pytest.mark.case("FC-021")
 def test_an_infrastructure_end_runs_again_until_the_starts_are_used_up(any_plane: Plane) -> None:
     """What Docker refused to start is not the program's result: it gets another start, but not for ever."""

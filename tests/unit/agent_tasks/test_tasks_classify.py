@@ -167,7 +167,11 @@ def test_end(seen: Facts, beside: Circumstances, status: Status, reason: Reason,
 
 
 def test_a_child_killed_for_memory_is_a_warning() -> None:
-    assert "memory" in str(classify(facts(oom_killed=True), NOTHING).warning)
+    conclusion = classify(facts(oom_killed=True), NOTHING)
+    assert (conclusion.error, [warning.code for warning in conclusion.warnings]) == (None, ["oom_inside"])
+    both = classify(dataclasses.replace(facts(oom_killed=True), restarted=2), NOTHING)
+    assert [warning.code for warning in both.warnings] == ["oom_inside", "started_again"]
+    assert "2 time(s)" in both.warnings[1].detail and both.error is None
 
 
 @pytest.mark.case("FC-020")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sqlite3
 import threading
@@ -17,6 +18,7 @@ from runtime.agent.drivers.errors import DriverError, EngineRefused
 from runtime.agent.link.errors import Refused, Unavailable
 from runtime.agent.link.seen import SeenRevisions
 from runtime.agent.settings import AgentSettings
+from runtime.agent.tasks.classify import Conclusion
 from runtime.agent.tasks.delivery import Outbound, readable
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.journal import Journal, open_journal
@@ -29,9 +31,10 @@ from runtime.agent.tasks.steps import Step
 from runtime.agent.tasks.timers import Timers
 from runtime.agent.tasks.zombies import ServerWord
 from runtime.protocol.problems import ProblemDocument
+from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Driver as DriverName
 from runtime.protocol.states import Phase, Status
-from runtime.protocol.tasks import TaskSpec
+from runtime.protocol.tasks import TaskSpec, TaskWarning
 
 KEY = Key("uid-1", 1)
 RECORD = ClaimRecord(KEY, "a", "cp", "token", Stage.CONCLUDED, TaskSpec("a"), container_id="c" * 64)
@@ -121,6 +124,18 @@ def test_an_unknown_outcome_is_asked_again(rig: Rig) -> None:
     assert rig.held.record.stage is Stage.DONE
     assert rig.journal.undelivered() == 0
     assert rig.steps == [Step.SEND_REPORT, Step.REPORT_STORED]
+
+
+@pytest.mark.parametrize("error", [None, "it ended oddly"])
+def test_what_is_true_beside_an_end_is_a_warning_and_no_error(rig: Rig, error: str | None) -> None:
+    """What happened: a completed task had an error, for one of its processes had been killed for memory."""
+    beside = TaskWarning("oom_inside", "a process in it was killed for memory")
+    rig.held.record = dataclasses.replace(RECORD, stage=Stage.RUNNING)
+    conclusion = Conclusion(Status.COMPLETED, Reason.EXITED, 0, error, warnings=(beside,))
+    rig.outbound.conclude(rig.held, conclusion, None)
+    rig.report()
+    (update,) = [call[1] for call in rig.update.calls]
+    assert (update.error, update.warnings) == (error, [beside])
 
 
 def test_a_server_that_stays_away_keeps_the_conclusion(rig: Rig) -> None:

@@ -16,7 +16,7 @@ from runtime.agent.tasks.journal import FILE_NAME, open_journal
 from runtime.agent.tasks.ownership import keep_to_machine
 from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
 from runtime.protocol.states import Kind, Status
-from runtime.protocol.tasks import AssignedGpu, HealthProbe, RegistryAuth, TaskSpec, Volume
+from runtime.protocol.tasks import AssignedGpu, HealthProbe, RegistryAuth, TaskSpec, TaskWarning, Volume
 
 SPEC = TaskSpec(
     name="t",
@@ -47,7 +47,10 @@ CLAIM = ClaimRecord(
     pull_spent_s=3.5,
     mounts=(("/data/x", 1, 2),),
 )
-LETTER = Letter(Key("uid-1", 3), "a", "cp", "token", Status.RUNNING, Status.FAILED, "exited", 3, "e", "tail", "t", "c")
+LETTER = Letter(
+    *(Key("uid-1", 3), "a", "cp", "token", Status.RUNNING, Status.FAILED, "exited", 3, "e", "tail", "t", "c"),
+    warnings=(TaskWarning("oom_inside", "a process in it was killed for memory"),),
+)
 
 
 def test_a_claim_comes_back_as_it_was_without_its_secrets(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from runtime.server.services.tasks.view import Stored
 from runtime.server.store.database import Database, Tx
 from runtime.server.store.tables import attempts
 
+WARNINGS_MOST, WARNING_LENGTH = 8, 1000
+"""So many of a report's warnings are kept, and so much of each: no result is refused for what is beside it."""
+
 
 def report(
     db: Database,
@@ -128,6 +131,9 @@ def _end(
         _must(ends.back_to_pending(tx, row, now, **common))
     else:
         _must(ends.finish(tx, row, result.status, now, log_tail=plain(update.log_tail), **common))
+    for warning in (update.warnings or ())[:WARNINGS_MOST]:
+        code, detail = (str(plain(text))[:WARNING_LENGTH] for text in (warning.code, warning.detail))
+        ends.add_warning(tx, rows.must_find_locked(tx, row["id"]), code, detail)
     if result.handed_back:
         ends.exclude(tx, row["uid"], who.node_id, now)
     cordon = None
