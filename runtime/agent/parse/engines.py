@@ -50,7 +50,7 @@ def _shm(found: re.Match[str], text: str) -> dict[str, Any]:
 
 
 def _share(found: re.Match[str], text: str) -> dict[str, Any]:
-    share = re.search(rf"mem_fraction_static={_NUMBER}(?![\d.])", text)
+    share = re.search(rf"mem_fraction_static={_NUMBER}(?![\d./:-])", text)
     return {} if share is None else {"mem_fraction_static": float(share[1])}
 
 

@@ -87,6 +87,12 @@ def test_a_date_in_a_number_s_place_is_no_number() -> None:
     said = '{"card3": {"Temperature (Sensor junction) (C)": DATE}}'
     (found,) = parse_text("hy-smi", [], said.replace("DATE", date))["gpus"]
     assert (found["index"], found["temperature_c"]) == (3, None)
+    share = "Not enough memory. Please try to increase --mem-fraction-static. mem_fraction_static="
+    assert "mem_fraction_static" not in parse_text("sglang", [], share + date)
+    assert parse_text("sglang", [], share + "0.8,")["mem_fraction_static"] == 0.8
+    head = "| GPU  NAME | Bus-id | GPU-Util |\n| Temp  Power | Memory-Usage | |\n|---------|\n"
+    (found,) = parse_text("mx-smi", [], head + "| 3  Parrot | 00:3b:00.0 | 0Sat Jul 19 23:58:51 2031% |\n")["gpus"]
+    assert found["utilization_pct"] is None
     said = parse_text("npu-smi", ["info"], "dcmi model initialized failed. ret is 23:58:51")
     assert "code" not in said
     head = "DCU  Temp  AvgPwr  Perf  PwrCap  VRAM%  DCU%  Mode\n"

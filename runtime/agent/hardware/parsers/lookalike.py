@@ -20,13 +20,15 @@ from runtime.agent.hardware.values import number, word
 BUS = re.compile(r"(?<![\w:])(?:[0-9A-Fa-f]{2,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\b")
 _CARD = re.compile(r"(?P<index>\d{1,9})\s+(?P<name>\S.*?)(?:\s+(?:On|Off|N/?A|ERR!))?")
 _DRIVER = re.compile(r"Driver Ver(?:sion)?\s*:\s*(\d[\w.]*)", re.IGNORECASE)
-_TEMPERATURE = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*(?:°?C|℃)(?!\w)")
+_FREE = r"(?<![\w.,:])(?<!:\d\d )"
+"""No digit before, and not the year behind a time of day."""
+_TEMPERATURE = re.compile(rf"{_FREE}(\d+(?:\.\d+)?)\s*(?:°?C|℃)(?!\w)")
 _WATTS = r"\d+(?:\.\d+)?(?:\s*W)?"
 _WATTS_SURE = r"\d+(?:\.\d+)?\s*W"
-_POWER = re.compile(rf"(?<![\w.,:])(?:(?P<draw>{_WATTS_SURE})|[^\s/]\S*)\s*/\s*(?P<cap>\[?N/?A\]?|{_WATTS})\s*$")
+_POWER = re.compile(rf"{_FREE}(?:(?P<draw>{_WATTS_SURE})|[^\s/]\S*)\s*/\s*(?P<cap>\[?N/?A\]?|{_WATTS})\s*$")
 """A draw that is no number of watts (``ERR!``, a date) leaves the limit what it is."""
-_BARE_POWER = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*W(?!\w)")
-_PERCENT = re.compile(r"(?<![\w.,:])(\d+(?:\.\d+)?)\s*%")
+_BARE_POWER = re.compile(rf"{_FREE}(\d+(?:\.\d+)?)\s*W(?!\w)")
+_PERCENT = re.compile(rf"{_FREE}(\d+(?:\.\d+)?)\s*%")
 _PROCESS = re.compile(
     r"(?P<index>\d{1,9})\s+(?:(?:\d{1,9}|N/A)\s+(?:\d{1,9}|N/A)\s+)?(?P<pid>\d{1,9})\s+(?:[A-Z](?:\+[A-Z])*\s+)?"
     r"(?P<name>\S.*?)\s+(?<!:\d\d\s)(?P<memory>\d+\s*(?:[KMG]iB)?|N/A)"
@@ -64,8 +66,8 @@ class Card:
         return temperature, bare[0] if bare else None, bare[1] if len(bare) > 1 else None
 
     def load(self) -> Optional[float]:
-        """The first percentage in the cell ``load``."""
-        match = _PERCENT.search(self.cell("load"))
+        """The percentage that begins the cell ``load``."""
+        match = _PERCENT.match(self.cell("load"))
         return None if match is None else float(match.group(1))
 
     def reading(self, **told: Any) -> CardReading:
