@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tests.fuzz.texts import Text
 
+DATES = ("2031-07-19 23:58:51", "Sat Jul 19 23:58:51 2031", "23:58:51", "2031/07/19 23:58:51.417")
 WORDS = (
     *("N/A", "[N/A]", "ERR!", "-", "", "0", "[Unknown Error]", "[GPU is lost]", "Not Supported", "[Not Supported]"),
     *(
@@ -31,7 +32,7 @@ WORDS = (
     ),
     *("|", "||", "/", ":", "{", "}", "[", "]", "(", ")", "%", "\x00", "\x1b[4m", "\x1b[0m", "\t", "\r", "\r\n", "\x85"),
     *("null", "true", "1e999", "[]", "[" * 2_000, '{"a":' * 2_000),
-    *("2031-07-19 23:58:51", "Sat Jul 19 23:58:51 2031", "23:58:51", "2031/07/19 23:58:51.417"),
+    *DATES,
     *("Unable to determine the device handle for GPU", "No devices were found", "None", "OK", "Alarm", "'", '"', "\\"),
 )
 CELL = re.compile(r"[^\s|/]+")
@@ -130,6 +131,16 @@ def _spaces(rng: random.Random, text: str, others: tuple[Text, ...]) -> str:
     return text.replace("  ", rng.choice(("   ", " ", "\t", "")))
 
 
+def _clock(rng: random.Random, text: str, others: tuple[Text, ...]) -> str:
+    """A date in a number's place, or before or behind it, with the number's unit left."""
+    numbers = list(re.finditer(r"\d+(?:\.\d+)?", text))
+    if not numbers:
+        return text
+    number = rng.choice(numbers)
+    start, end = rng.choice(((number.start(), number.end()), (number.start(),) * 2, (number.end(),) * 2))
+    return text[:start] + rng.choice(DATES) + text[end:]
+
+
 def _log(rng: random.Random, text: str, others: tuple[Text, ...]) -> str:
     lines = text.split("\n")
     lines.insert(rng.randrange(len(lines) + 1), rng.choice(LOGGED))
@@ -160,5 +171,5 @@ def _whole(rng: random.Random, text: str, others: tuple[Text, ...]) -> str:
 
 CHANGES: tuple[Callable[[random.Random, str, tuple[Text, ...]], str], ...] = (
     *(_lines(change) for change in (_drop_line, _double_line, _move_line, _join_lines, _cut_line, _narrow)),
-    *(_cut, _behead, _other_cell, _other_cell, _other_number, _insert, _delete, _spaces, _log, _splice, _whole),
+    *(_cut, _behead, _other_cell, _other_cell, _other_number, _insert, _delete, _spaces, _clock, _log, _splice, _whole),
 )

@@ -62,6 +62,9 @@ def untrue(tool: str, told: dict[str, Any], text: str) -> list[str]:
     cards: list[dict[str, Any]] = told.get("gpus") if isinstance(told.get("gpus"), list) else []  # type: ignore[assignment]
     if told.get("devices", 0) is None and cards:
         found.append("cards, but no count")
+    ports = [(one["hca"], one["port"]) for one in told.get("ports", [])]
+    if len(set(ports)) != len(ports):
+        found.append(f"one port twice: {ports}")
     for card in cards:
         found += _of_card(tool, card, flat)
         if (
