@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -31,6 +32,7 @@ class Build:
         return f"{self.version}/{self.commit}" + ("-dirty" if self.dirty else "")
 
 
+DISTRIBUTION = "heterofleet"
 DEV = Build("dev", "unknown")
 
 
@@ -41,6 +43,20 @@ def this_build(stamp: Path = STAMP) -> Build:
     except FileNotFoundError:
         return DEV
     return Build(data["version"], data["commit"], data.get("built_at"), data.get("dirty"))
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare releases by; a checkout, which has none, counts as the release that it is
+    the source of, as its distribution says. Empty where nobody knows."""
+    if not re.search(r"\d", version):
+        from importlib.metadata import PackageNotFoundError
+        from importlib.metadata import version as installed
+
+        try:
+            version = installed(DISTRIBUTION)
+        except PackageNotFoundError:
+            return ()
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def this_arch() -> str:

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Optional, TypeVar, Union
 
+from runtime.protocol.build import release_of
 from runtime.protocol.masking import MASK
 from runtime.protocol.problems import Fault, nearest_name, wanted_name
 
@@ -181,12 +182,12 @@ def _flatten(document: dict[Any, Any], known: dict[str, _Leaf], prefix: str = ""
     return pairs
 
 
-def _release(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
-
-
 def _is_newer(written_for: Any, version: str) -> bool:
-    return isinstance(written_for, str) and _release(written_for) > _release(version)
+    """Whether the file was written for a later release than this one; where that is not known, it was not."""
+    if not isinstance(written_for, str) or not re.search(r"\d", written_for):
+        return False
+    ours = release_of(version)
+    return bool(ours) and release_of(written_for) > ours
 
 
 def _bare(hint: Any) -> tuple[Any, dict[str, Any], bool]:

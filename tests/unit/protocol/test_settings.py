@@ -162,6 +162,25 @@ def test_a_file_for_this_or_an_older_release_is_refused(written_for: Any) -> Non
     assert "beat" in faults(document={"beat": 3, "written_for": written_for}, version="1.1.0")
 
 
+@pytest.mark.parametrize(
+    ("written_for", "newer"), [("0.0.1", False), ("0.1.0", False), ("99.0.0", True), ("dev", False)]
+)
+def test_in_a_checkout_a_file_is_newer_only_than_the_release_that_it_is_the_source_of(
+    written_for: str, newer: bool
+) -> None:
+    """What happened: every number was newer than "dev", so unknown settings of a file of any release only warned."""
+    document = {"beat": 3, "written_for": written_for}
+    if newer:
+        assert load(Sample, document=document, version="dev").warnings
+    else:
+        assert "beat" in faults(document=document, version="dev")
+
+
+def test_where_nobody_knows_the_release_an_unknown_setting_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.protocol.build.DISTRIBUTION", "no-such-distribution-here")
+    assert "beat" in faults(document={"beat": 3, "written_for": "99"}, version="dev")
+
+
 def test_a_wrong_value_is_wrong_in_a_newer_file_too() -> None:
     assert "beats" in faults(document={"beats": "x", "written_for": "99"}, version="1.0.0")
 
