@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.protocol.states import Status
 from runtime.server.services.presence import Presence
 from runtime.server.store.database import Database
-from runtime.server.store.tables import attempts, tasks
+from runtime.server.store.tables import end_counts, tasks
 
 MIB = 1024 * 1024
 
@@ -58,15 +61,25 @@ class Metrics:
 
     def _tasks(self, registry: CollectorRegistry) -> None:
         gauge = Gauge("heterofleet_tasks", "Tasks.", ["status"], registry=registry)
-        ends = Gauge("heterofleet_task_ends_total", "Ends of attempts on record.", ["reason"], registry=registry)
-        ended = sa.select(attempts.c.reason, sa.func.count()).where(attempts.c.reason.is_not(None))
+        ends = CounterMetricFamily("heterofleet_task_ends", "Ends of attempts by reason.", labels=["reason"])
         with self._db.read() as connection:
             rows = connection.execute(sa.select(tasks.c.status, sa.func.count()).group_by(tasks.c.status)).all()
-            for reason, count in connection.execute(ended.group_by(attempts.c.reason)):
-                ends.labels(reason).set(count)
+            for reason, count in connection.execute(sa.select(end_counts.c.reason, end_counts.c.count)):
+                ends.add_metric([reason], count)
+        registry.register(_Once(ends))
         found = {row[0]: row[1] for row in rows}
         for status in Status:
             gauge.labels(status.value).set(found.get(status.value, 0))
+
+
+class _Once(Collector):
+    """A counter that is kept elsewhere: the library's own would begin anew with each process."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._family]
 
 
 def _nodes(presence: Presence, registry: CollectorRegistry) -> None:

@@ -1,4 +1,4 @@
-"""What is old goes: events, and tasks that ended."""
+"""What is old goes: events, and tasks and instructions that are over."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from runtime.protocol import times
+from runtime.server.services.instructions import OVER
 from runtime.server.services.tasks import lifecycle
 from runtime.server.store.database import Database, Tx
-from runtime.server.store.tables import events
+from runtime.server.store.tables import events, instructions
 
 CHUNK = 500
 """Rows that go in one transaction: others want to write too."""
@@ -21,13 +22,22 @@ def prune(db: Database, now: datetime, days: float) -> int:
         return 0
     before = times.to_wire(now - timedelta(days=days))
     total = 0
-    for step in (_old_events, lifecycle.prune):
+    for step in (_old_events, lifecycle.prune, _old_instructions):
         while True:
             gone = db.write(lambda tx, step=step: step(tx, before, CHUNK))  # type: ignore[misc]
             total += gone
             if gone < CHUNK:
                 break
     return total
+
+
+def _old_instructions(tx: Tx, before: str, limit: int) -> int:
+    over = instructions.c.status.in_([status.value for status in OVER])
+    query = sa.select(instructions.c.id).where(instructions.c.finished_at < before, over).limit(limit)
+    ids = tx.execute(query).scalars().all()
+    if ids:
+        tx.execute(sa.delete(instructions).where(instructions.c.id.in_(ids)))
+    return len(ids)
 
 
 def _old_events(tx: Tx, before: str, limit: int) -> int:

@@ -26,6 +26,7 @@ from runtime.protocol.problems import Problem
 from runtime.server.store import engines, tables
 from runtime.server.store.refusals import database_problems
 from runtime.server.store.sqlite_file import SqliteFile
+from runtime.server.store.transaction import Tx as Tx
 
 T = TypeVar("T")
 
@@ -33,49 +34,6 @@ BATCH = 200
 """At most this many changes share one commit."""
 RETRIES = 5
 """How often PostgreSQL's serialization failures and deadlocks are tried again."""
-
-
-@dataclass
-class Tx:
-    """One change under way: its connection, and what it touched.
-
-    ``touch_task(uid)`` and ``touch_instruction(id)`` say which rows changed; they get the new revision as the
-    last statement of the transaction. ``after(call)`` is run once the commit is on disk, in the thread that
-    asked for the change. ``wiped``: a secret is gone from its row.
-    """
-
-    connection: sa.Connection
-    revision: int | None = None
-    wiped: bool = False
-    _tasks: set[str] = field(default_factory=set)
-    _instructions: set[str] = field(default_factory=set)
-    _after: list[Callable[[], None]] = field(default_factory=list)
-
-    def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
-        return self.connection.execute(statement, parameters)
-
-    def touch_task(self, uid: str) -> None:
-        self._tasks.add(uid)
-
-    def touch_instruction(self, instruction_id: str) -> None:
-        self._instructions.add(instruction_id)
-
-    def after(self, call: Callable[[], None]) -> None:
-        self._after.append(call)
-
-    def _seal(self) -> None:
-        if not self._tasks and not self._instructions:
-            return
-        plane = tables.control_plane
-        self.revision = self.connection.execute(
-            sa.update(plane).values(revision=plane.c.revision + 1).returning(plane.c.revision)
-        ).scalar_one()
-        for table, column, keys in (
-            (tables.tasks, tables.tasks.c.uid, self._tasks),
-            (tables.instructions, tables.instructions.c.id, self._instructions),
-        ):
-            if keys:
-                self.connection.execute(sa.update(table).where(column.in_(sorted(keys))).values(revision=self.revision))
 
 
 @dataclass
@@ -241,8 +199,7 @@ class Database:
             self._wiped = True
         if tx.revision is not None:
             self.note_revision(tx.revision)
-        for call in tx._after:
-            call()
+        tx.committed()
         return result
 
     def _refuse_when_closed(self) -> None:
@@ -255,7 +212,7 @@ class Database:
                 with self.engine.begin() as connection:
                     tx = Tx(connection)
                     result = change(tx)
-                    tx._seal()
+                    tx.seal()
                 return result, tx
             except DBAPIError as error:
                 if attempt == RETRIES - 1 or getattr(error.orig, "sqlstate", None) not in ("40001", "40P01"):
@@ -294,7 +251,7 @@ class Database:
                         try:
                             with connection.begin_nested():
                                 result = job.change(tx)
-                                tx._seal()
+                                tx.seal()
                         except OperationalError:
                             raise
                         except Exception as error:

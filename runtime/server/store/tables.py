@@ -143,6 +143,14 @@ attempts = Table(
     Column("gpus", JSON, nullable=False),
 )
 
+# How often attempts ended for a reason since this database was made, whatever was removed since.
+end_counts = Table(
+    "end_counts",
+    metadata,
+    Column("reason", String(64), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+)
+
 # A card is held by (uid, attempt). whole = slot 0; a slice = its placement; MPS = 1 to n. The unique key makes a
 # double booking impossible in the database itself.
 gpu_allocations = Table(

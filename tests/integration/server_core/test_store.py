@@ -47,6 +47,20 @@ def test_the_migrations_make_the_tables(db: Database) -> None:
         assert context.get_current_revision() == head()
 
 
+def test_ends_on_record_are_counted_when_the_counts_are_made(db: Database, database_url: str) -> None:
+    place = {"node_id": "n", "scheduled_at": "2026-01-01T00:00:00.000Z", "gpus": []}
+    reasons = ["exited", "exited", None, "node_lost"]
+    rows = [{"uid": str(number), "attempt": 1, "reason": reason, **place} for number, reason in enumerate(reasons)]
+    with db.engine.connect().execution_options(heterofleet_write=True) as connection, connection.begin():
+        connection.execute(sa.insert(tables.attempts), rows)
+        connection.execute(sa.text("DROP TABLE end_counts"))
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0006'"))
+    migrate(Database(database_url))
+    with db.read() as connection:
+        found = dict(connection.execute(sa.select(tables.end_counts.c.reason, tables.end_counts.c.count)).all())
+    assert found == {"exited": 2, "node_lost": 1}
+
+
 def test_migrating_again_changes_nothing_and_keeps_the_identity(db: Database, database_url: str) -> None:
     again = Database(database_url)
     migrate(again)

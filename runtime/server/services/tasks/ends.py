@@ -22,7 +22,9 @@ CORDON_OWNER = "system"
 
 
 def close_attempt(tx: Tx, row: Row, now: datetime, **facts: Any) -> None:
-    """Write how the task's present attempt ended; ``facts`` are columns of attempts."""
+    """Write how the task's present attempt ended, and count it; ``facts`` are columns of attempts."""
+    if facts.get("reason") is not None:
+        tx.ended(facts["reason"])
     tx.execute(
         sa.update(attempts)
         .where(attempts.c.uid == row["uid"], attempts.c.attempt == row["attempt"])
