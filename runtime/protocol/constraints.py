@@ -52,5 +52,5 @@ class Items(_Keywords):
 
 
 NodeId = Text(1, 63, NODE_ID_PATTERN)
-Token = Text(8, 128, r"[A-Za-z0-9_-]+")
-"""A claim token, an instance id, a boot id: opaque, made by machines."""
+Token = Text(1, 128, r"[!-~]+")
+"""A claim token, an instance id: opaque, made by machines, and what a header can carry."""
