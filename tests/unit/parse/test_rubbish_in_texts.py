@@ -124,6 +124,20 @@ def test_two_processes_in_one_line_are_not_one() -> None:
     assert not parse_text("mx-smi", [], head + "| 1  400  work Sat Jul 19 23:58:51 2031 |\n")["processes"]
 
 
+def test_a_year_is_no_memory_of_a_process() -> None:
+    of_tools = {
+        "cnmon": "| CNMON v5 Driver v5 |\n+---+\n| Processes: |\n|===|\n| 3 / 77 work {} |\n",
+        "brsmi": "| Driver Version: 1.2 |\n+---+\n| Processes: |\n|===|\n| 3 0 77 work {} |\n",
+        "mthreads-gmi": "mthreads-gmi: 1.2 Driver Version: 3\nProcesses:\n 3 77 work {}\n",
+        "nvidia-smi": "| NVIDIA-SMI 550.1  Driver Version: 550.1 |\n+----+\n| Processes: |\n|====|\n| 3 N/A N/A 77 C work {} |\n",
+    }
+    for tool, text in of_tools.items():
+        (found,) = parse_text(tool, [], text.format("40 MiB"))["processes"]
+        assert (found["pid"], found["memory_mib"]) == (77, 40), tool
+        for row in parse_text(tool, [], text.format("Sat Jul 19 23:58:51 2031MiB"))["processes"]:
+            assert row["memory_mib"] is None, tool
+
+
 def test_of_a_chip_s_values_none_counts_where_there_are_too_many() -> None:
     table = (
         "| npu-smi 24.1 Version: 24.1 |\n| NPU  Name | Health | Power(W)  Temp(C) |\n"

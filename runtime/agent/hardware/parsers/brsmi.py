@@ -11,7 +11,7 @@ from runtime.agent.hardware.reading import CardReading, Reading
 from runtime.agent.hardware.values import number, ordinal, whole, word
 
 _DRIVER = re.compile(r"Driver Version:\s*(\S+)")
-_PROCESS = re.compile(r"(?P<index>\d{1,9})\s+(?P<svi>\S+)\s+(?P<pid>\d{1,9})\s+(?P<name>.*?)\s+(?P<memory>\d+\s*\w*iB)")
+_PROCESS = re.compile(r"(?P<index>\d{1,9})\s+(?P<svi>\S+)\s+(?P<pid>\d{1,9})\s+" + tables.NAME_AND_MEMORY)
 _NO_PROCESSES = re.compile(r"No running process", re.IGNORECASE)
 
 

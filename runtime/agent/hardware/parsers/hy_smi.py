@@ -93,7 +93,7 @@ def _row(index: int, head: str, row: dict[str, str]) -> CardReading:
     share = row.get("VRAM%", "")
     more: dict[str, Any] = {"memory_used_pct": whole(share) if share.endswith("%") else None}
     if "Fan" in row:
-        more["fan_pct"] = number(row["Fan"])
+        more["fan_pct"] = measured(row["Fan"], "%")
     return CardReading(
         index=index,
         utilization_pct=measured(row.get(f"{head}%"), "%"),

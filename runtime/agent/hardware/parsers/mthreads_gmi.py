@@ -14,7 +14,7 @@ from runtime.agent.hardware.reading import CardReading, Complaint, Reading
 from runtime.agent.hardware.values import number, ordinal, word
 
 _VERSIONS = re.compile(r"mthreads-gmi:\s*(\d\S*)(?:.*Driver Version:\s*(\S+))?")
-_PROCESS = re.compile(r"\s*(?P<index>\d{1,9})\s+(?P<pid>\d{1,9})\s+(?P<name>.*?)\s+(?P<memory>\d+\s*\w*iB)")
+_PROCESS = re.compile(r"\s*(?P<index>\d{1,9})\s+(?P<pid>\d{1,9})\s+" + tables.NAME_AND_MEMORY)
 _NO_PROCESSES = re.compile(r"\s*No running process", re.IGNORECASE)
 _NO_DEVICE = re.compile(r"(?:Error:\s*)?(No MT GPU device found\.?)")
 _FAILED = re.compile(r"(?:Error:\s*)?(failed to initialize mtml\b.*)", re.IGNORECASE)

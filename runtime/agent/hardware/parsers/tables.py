@@ -20,6 +20,8 @@ _AMOUNT = re.compile(r"(\d+(?:[.,]\d+)?)\s*([KMGT]iB|[KMGT]?B)?", re.IGNORECASE)
 _SIDE = r"(?:\[?N/A\]?|[^/()]+?)"
 # A bracket that was cut off may have lost digits with it.
 _PAIR = re.compile(rf"(?P<used>{_SIDE})\s*(?:/\s*(?P<total>{_SIDE})|\(\s*(?P<whole>{_SIDE})\s*\))", re.IGNORECASE)
+NAME_AND_MEMORY = r"(?P<name>.*?)\s+(?<!:\d\d\s)(?P<memory>\d+\s*\w*iB)"
+"""The end of a process's row; a year behind a time of day is no memory."""
 _TO_MIB = {"": 1.0 / 2**20, "k": 1.0 / 2**10, "m": 1.0, "g": 2.0**10, "t": 2.0**20}
 
 

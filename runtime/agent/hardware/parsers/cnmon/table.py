@@ -11,9 +11,7 @@ from runtime.agent.hardware.reading import CardReading, Reading
 from runtime.agent.hardware.values import number, ordinal, whole, word
 
 _VERSION = re.compile(r"CNMON\s+(\S+)(?:.*\bDriver\s+(\S+))?")
-_PROCESS = re.compile(
-    r"(?P<index>\d{1,9})\s+(?P<part>\S+)\s+(?P<pid>\d{1,9})\s+(?P<name>.*?)\s+(?P<memory>\d+\s*\w*iB)"
-)
+_PROCESS = re.compile(r"(?P<index>\d{1,9})\s+(?P<part>\S+)\s+(?P<pid>\d{1,9})\s+" + tables.NAME_AND_MEMORY)
 
 
 def parse_table(text: str) -> Optional[Reading]:
