@@ -81,10 +81,11 @@ def main() -> int:
         return 0
     bad = 0
     for tool in tools:
+        at = commit()
         first = random.SystemRandom().randrange(2**32)
         count, failed = run(tool, chosen.seconds, first)
         bad += len(failed)
-        row = (time.strftime("%Y-%m-%d"), tool, first, count, f"{chosen.seconds:g}", len(failed), commit())
+        row = (time.strftime("%Y-%m-%d"), tool, first, count, f"{chosen.seconds:g}", len(failed), at)
         line = f"| {' | '.join(map(str, row))} |"
         print(line)
         if chosen.record:
