@@ -168,7 +168,12 @@ class ToolRunner:
             )
         except OSError as error:
             raise ToolError(f"{name}: {command[0]}: {error.strerror}") from None
-        with contextlib.closing(Printed(child, words)) as printed:
+        try:
+            reader = Printed(child, words)
+        except OSError as error:  # no file descriptor is left for it
+            end_child(child)
+            raise ToolError(f"{name}: its output cannot be read: {error.strerror}") from None
+        with contextlib.closing(reader) as printed:
             status = printed.until_end(time.monotonic() + deadline_s)
             # What it started and left running holds its output open: it goes as well, or there is one more each time.
             if (status is None or printed.held_open) and not end_child(child):
