@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from runtime.agent.hardware.detector import Cards, CollectorError, Detection, Detector
+from runtime.agent.hardware.looks import Looks
 from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.agent.hardware.virtual import virtual_cards
@@ -38,10 +39,6 @@ FILE = "hardware.json"
 INTERVAL_S = 5.0
 NO_SOURCE = "unavailable"
 """The ``source`` of a snapshot to which no tool has contributed."""
-
-LOOK_AGAIN_EVERY = 60
-"""A node without real cards, or one that takes those of all vendors, looks for more once in this many rounds (5
-minutes)."""
 
 ROUND_DEADLINE_S = 60.0
 
@@ -75,7 +72,8 @@ class GpuSnapshot:
 class Inventory:
     """Finds the vendor, then collects every ``interval_s``. :meth:`snapshot` never blocks.
 
-    ``on_first`` is called once, when the first round is done. ``mode``: ``first`` or ``all`` vendors.
+    ``on_first`` is called once, when the first round is done. ``mode``: ``first`` or ``all`` vendors. A node without
+    real cards, and one that takes those of all vendors, looks for more again and again.
     """
 
     def __init__(
@@ -89,6 +87,7 @@ class Inventory:
         virtual: int = 1,
         interval_s: float = INTERVAL_S,
         on_first: Callable[[], None] = lambda: None,
+        looks: Optional[Looks] = None,
     ) -> None:
         self._detectors = detectors
         self._runner = runner
@@ -99,7 +98,8 @@ class Inventory:
         self._on_first = on_first
         self._lock = threading.Lock()
         self._detections: dict[str, Detection] = {}
-        self._rounds = 0
+        self._looks = looks or Looks()
+        self._collected = False
         self._vendors, self._known = self._load()
         self._snapshot = GpuSnapshot(gpus=self._known or None)
         self.loop = Loop("inventory", interval_s, self.round, deadline_s=ROUND_DEADLINE_S)
@@ -123,32 +123,35 @@ class Inventory:
 
     def round(self) -> None:
         """Detect if no vendor is known, or further ones are wanted; collect from those that are known; publish."""
-        if (not self._vendors or self._mode == "all") and self._rounds % LOOK_AGAIN_EVERY == 0:
+        if (not self._vendors or self._mode == "all") and self._looks.due():
             self._detect()
-        self._rounds += 1
         snapshot = self._collect()
         with self._lock:
             self._snapshot = snapshot
-        if self._rounds == 1:
+        if not self._collected:
+            self._collected = True
             self._on_first()
 
     def _detect(self) -> None:
-        """Ask all vendors side by side; the order decides between those that answer."""
-        with ThreadPoolExecutor(max(1, len(self._detectors)), thread_name_prefix="detect") as pool:
-            answers = list(pool.map(_detected, self._detectors))
-        self._detections = {detector.vendor: answer for detector, answer in zip(self._detectors, answers)}
-        found = [detector.vendor for detector, answer in zip(self._detectors, answers) if answer.found]
-        every = [detector.vendor for detector in self._detectors if detector.vendor in (*found, *self._vendors)]
-        self._vendors = every if self._mode == "all" else found[:1]
-        if self._vendors:
-            log.info("cards of %s: %s", self._vendors[0], self._detections[self._vendors[0]].why)
+        """Ask the vendors that are not known yet, side by side; the order decides between those that answer."""
+        asked = [detector for detector in self._detectors if detector.vendor not in self._vendors]
+        with ThreadPoolExecutor(max(1, len(asked)), thread_name_prefix="detect") as pool:
+            answers = {detector.vendor: answer for detector, answer in zip(asked, pool.map(_detected, asked))}
+        self._detections.update(answers)
+        found = [vendor for vendor, answer in answers.items() if answer.found]
+        if self._mode != "all":
+            found = found[:1]
+        for vendor in found:
+            log.info("cards of %s: %s", vendor, answers[vendor].why)
+        self._vendors = [one.vendor for one in self._detectors if one.vendor in (*found, *self._vendors)]
+        self._looks.looked(broken=any(answer.present and not answer.found for answer in answers.values()))
 
     def _collect(self) -> GpuSnapshot:
         if not self._vendors:
             return self._without_cards()
         gpus: list[Gpu] = []
         parts: list[Cards] = []
-        errors: list[str] = []
+        errors = self._silent()
         for detector in self._detectors:
             if detector.vendor not in self._vendors:
                 continue
@@ -189,11 +192,19 @@ class Inventory:
 
     def _without_cards(self) -> GpuSnapshot:
         """No vendor answers with cards: virtual ones, unless some vendor is here but fails."""
-        broken = [answer.why for answer in self._detections.values() if answer.present]
+        broken = self._silent()
         if broken:
             return GpuSnapshot(collector_error="; ".join(broken), detection=self._detection())
         cards = virtual_cards(self._virtual, self._node_id)
         return GpuSnapshot(gpus=cards.gpus, detection=self._detection(), source=VIRTUAL if cards.gpus else "none")
+
+    def _silent(self) -> list[str]:
+        """Why vendors do not answer that are here and wanted: on a node that takes the first one's cards, as long as
+        it has none."""
+        if self._vendors and self._mode != "all":
+            return []
+        unknown = {name: answer for name, answer in self._detections.items() if name not in self._vendors}
+        return [answer.why for answer in unknown.values() if answer.present]
 
     def _note(self, vendor: str, why: str) -> None:
         self._detections[vendor] = Detection(True, True, why)
@@ -220,8 +231,9 @@ class Inventory:
         except (OSError, ValueError, KeyError, TypeError, WireError) as error:
             log.warning("%s cannot be used, the cards are looked for anew: %s", self._file, error)
             return [], []
-        vendors = {detector.vendor for detector in self._detectors}
-        return [vendor for vendor in data.get("vendors", []) if vendor in vendors], gpus
+        stored = data.get("vendors", [])
+        vendors = [detector.vendor for detector in self._detectors if detector.vendor in stored]
+        return (vendors if self._mode == "all" else vendors[:1]), gpus
 
     def _remember(self, gpus: list[Gpu]) -> None:
         if gpus == self._known:

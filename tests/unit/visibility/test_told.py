@@ -14,7 +14,7 @@ import pytest
 from runtime.agent.content import card_members
 from runtime.agent.drivers.docker_answers import facts_of
 from runtime.agent.drivers.driver import LABEL_CARDS, LABEL_GIVEN
-from runtime.agent.hardware import inventory
+from runtime.agent.hardware import looks
 from runtime.agent.hardware.detector import Cards, CollectorError, Detection
 from runtime.agent.hardware.inventory import GpuSnapshot, Inventory
 from runtime.agent.hardware.tools import Output, ToolRunner
@@ -109,7 +109,7 @@ def test_all_vendors_are_looked_for_where_one_is_known_already(tmp_path: Path) -
     assert {gpu.vendor for gpu in first.snapshot().gpus or ()} == {"ascend"}
     assert {gpu.vendor for gpu in every.snapshot().gpus or ()} == {"ascend", "hygon"}
     late.late, one.late = False, True
-    for _ in range(inventory.LOOK_AGAIN_EVERY):
+    for _ in range(looks.LOOK_AGAIN_EVERY):
         every.round()
     assert {gpu.vendor for gpu in every.snapshot().gpus or ()} == {"ascend", "hygon", "kunlun"}
 
