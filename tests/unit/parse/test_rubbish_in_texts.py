@@ -124,12 +124,30 @@ def test_two_processes_in_one_line_are_not_one() -> None:
     assert not parse_text("mx-smi", [], head + "| 1  400  work Sat Jul 19 23:58:51 2031 |\n")["processes"]
 
 
+def test_a_date_in_a_cell_of_nvidia_smi_is_no_reading() -> None:
+    table = (
+        "| NVIDIA-SMI 550.1  Driver Version: 550.1 |\n+----+\n| GPU  Name | Bus-Id | ECC |\n"
+        "| Fan  Temp  Perf  Pwr:Usage/Cap | Memory-Usage | GPU-Util |\n|====+====+====|\n"
+        "| 3  Parrot  Off | 00000000:3B:00.0 Off | 0 |\n| N/A  {}  P0  {} / 700W | 1MiB / 99MiB | 0%  Default |\n"
+    )
+    for heat, watts, told in (
+        ("41C", "70W", (41.0, 70.0)),
+        ("Jul 19 23:58:51 2031C", "19 23:58:51 2031W", (None,) * 2),
+    ):
+        (found,) = parse_text("nvidia-smi", [], table.format(heat, watts))["gpus"]
+        assert (found["temperature_c"], found["power_w"]) == told
+    profiles = "| GPU instance profiles: |\n| GPU  Name  ID  Memory |\n| 2  MIG 1g.7gb  {}  6.5 |\n"
+    for number, right in (("14", 14), ("14 Jul 19", None)):
+        (found,) = parse_text("nvidia-smi", ["mig", "-lgip"], profiles.format(number))["mig"]["profiles"]
+        assert (found["id"], found.get("memory_gib")) == (right, 6.5 if right else None)
+
+
 def test_a_year_is_no_memory_of_a_process() -> None:
     of_tools = {
         "cnmon": "| CNMON v5 Driver v5 |\n+---+\n| Processes: |\n|===|\n| 3 / 77 work {} |\n",
         "brsmi": "| Driver Version: 1.2 |\n+---+\n| Processes: |\n|===|\n| 3 0 77 work {} |\n",
         "mthreads-gmi": "mthreads-gmi: 1.2 Driver Version: 3\nProcesses:\n 3 77 work {}\n",
-        "nvidia-smi": "| NVIDIA-SMI 550.1  Driver Version: 550.1 |\n+----+\n| Processes: |\n|====|\n| 3 N/A N/A 77 C work {} |\n",
+        "nvidia-smi": "| NVIDIA-SMI 5 Driver Version: 5.1 |\n+---+\n| Processes: |\n|====|\n| 3 N/A N/A 77 C work {} |\n",
     }
     for tool, text in of_tools.items():
         (found,) = parse_text(tool, [], text.format("40 MiB"))["processes"]

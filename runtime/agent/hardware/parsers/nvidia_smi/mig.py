@@ -154,9 +154,11 @@ def _matches(pattern: re.Pattern[str], row: str) -> list[dict[str, Any]]:
 
 
 def _profile(labels: list[str], start: re.Match[str]) -> dict[str, Any]:
-    """The first line of a profile: after the name, cells stand in the order of the labels."""
+    """The first line of a profile: after the name, cells stand in the order of the labels; where there are more or
+    fewer, nobody can tell which is which."""
     profile: dict[str, Any] = {"gpu": int(start["gpu"]), "name": start["name"], "id": None}
-    for label, cell in zip(labels[2:], start["rest"].split()):
+    cells = start["rest"].split()
+    for label, cell in zip(labels[2:], cells) if len(cells) == len(labels) - 2 else ():
         key = label.lower()
         if key == "instances":
             free, _, total = cell.partition("/")

@@ -21,6 +21,8 @@ _CUDA = re.compile(r"CUDA(?: UMD)? Version\s*:\s*(\d[\w.]*)", re.IGNORECASE)
 _CARD = re.compile(r"(?P<index>\d{1,9})\s+(?P<name>\S.*?)(?P<mode>\s+(?:On|Off|WDDM|TCC|MCDM|N/A|ERR!))?")
 _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\b")
 _MEMORY = re.compile(r"\d+\s*[KMGT]iB\s*/\s*\d+\s*[KMGT]iB")
+_FREE = r"(?<!\S)(?<!:\d\d\s)"
+"""A word begins here, and it is not the year behind a time of day."""
 _SLICE = re.compile(r"(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})")
 _PROCESS = re.compile(
     r"(?P<gpu>\d{1,9})\s+(?:(?P<gi>\d{1,9}|N/A)\s+(?P<ci>\d{1,9}|N/A)\s+)?(?P<pid>\d{1,9})\s+(?P<type>[A-Z](?:\+[A-Z])*)\s+"
@@ -207,7 +209,7 @@ def _card(index: int, raw: dict[str, Any]) -> CardReading:
     memory = raw.get("memory", "")
     used, total = tables.used_total_mib(memory)
     power = tables.pair(_power(raw.get("sensors", "")))
-    temperature = re.search(r"(?<!\S)\d+\s?°?C(?!\S)", raw.get("sensors", ""))
+    temperature = re.search(rf"{_FREE}\d+\s?°?C(?!\S)", raw.get("sensors", ""))
     load = re.split(r"\s{2,}", raw.get("load", ""))
     busy = next((cell for cell in load if cell.endswith("%")), None)
     mode = load[-1] if len(load) > 1 else None
@@ -242,5 +244,5 @@ def _card(index: int, raw: dict[str, Any]) -> CardReading:
 
 def _power(sensors: str) -> str:
     """``432W / 700W`` out of a cell with fan, temperature and state before it; either side may be no number."""
-    match = re.search(r"(?<!\S)(?:\d+\s?W|N/A|ERR!)\s*/\s*(?:\d+\s?W|N/A|ERR!)$", sensors)
+    match = re.search(rf"{_FREE}(?:\d+\s?W|N/A|ERR!)\s*/\s*(?:\d+\s?W|N/A|ERR!)$", sensors)
     return "" if match is None else match.group()
