@@ -147,7 +147,8 @@ def test_a_year_is_no_memory_of_a_process() -> None:
         "cnmon": "| CNMON v5 Driver v5 |\n+---+\n| Processes: |\n|===|\n| 3 / 77 work {} |\n",
         "brsmi": "| Driver Version: 1.2 |\n+---+\n| Processes: |\n|===|\n| 3 0 77 work {} |\n",
         "mthreads-gmi": "mthreads-gmi: 1.2 Driver Version: 3\nProcesses:\n 3 77 work {}\n",
-        "nvidia-smi": "| Driver Version: 5.1 |\n+---+\n| Processes: |\n|====|\n| 3 N/A N/A 77 C work {} |\n",
+        "nvidia-smi": "| NVIDIA-SMI 5  Driver Version: 5.1 |\n+---+\n"
+        "| Processes: |\n|====|\n| 3 N/A N/A 77 C work {} |\n",
     }
     for tool, text in of_tools.items():
         (found,) = parse_text(tool, [], text.format("40 MiB"))["processes"]
