@@ -109,6 +109,7 @@ def test_an_old_report_that_comes_again_changes_nothing(fleet: Fleet) -> None:
     fleet.hold()
 
 
+@pytest.mark.timeout(CUT_S + 300)
 def test_a_node_that_was_cut_off_goes_on_and_what_moved_runs_in_one_place(fleet: Fleet) -> None:
     """Nothing is known of a silent node: what waits for it goes on there; what was to be moved runs elsewhere, and its
     old copy is stopped on contact."""
