@@ -1,4 +1,4 @@
-"""An agent at rest on a lab node with 8 cards: CPU of one core, and memory with all children."""
+"""An agent at rest on a lab node with 8 cards: CPU of one core, memory with all children, and what a beat weighs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.bench.measure import Figure, cpu_seconds_fine, family, pss_mib
+from tests.bench.measure import Figure, Spread, cpu_seconds_fine, family, pss_mib
 from tests.demo import fleet
-from tests.lab import Lab
+from tests.faults.server_proxy import ServerProxy
+from tests.lab import Lab, places
 from tests.lab.control_plane import ControlPlane
 from tests.lab.process import Progress
 
@@ -25,7 +26,9 @@ def measure() -> list[Figure]:
     builds = fleet.agent_builds(Progress())
     plane.start()
     fleet.publish_builds(plane, builds)
-    fleet.install(plane, node)
+    host, _, port = plane.listen.rpartition(":")
+    proxy = ServerProxy((host, int(port)), places.HOST_ADDRESS, places.port(9))
+    fleet.install(plane, node, proxy.url)
     fleet.wait_online(plane, 1, CARDS)
     inside = node.run(["systemctl", "show", "-p", "MainPID", "--value", "heterofleet-agent"]).stdout.strip()
     agent = _outer_pid(node.pid, int(inside))
@@ -35,6 +38,7 @@ def measure() -> list[Figure]:
         began = time.monotonic()
         first, first_bare = cpu_seconds_fine(family(agent)), cpu_seconds_fine([bare.pid])
         memory = []
+        told = len(proxy.seen("heartbeat"))
         while time.monotonic() - began < SECONDS:
             time.sleep(5)
             memory.append(pss_mib(family(agent)))
@@ -42,7 +46,9 @@ def measure() -> list[Figure]:
         share = (cpu_seconds_fine(family(agent)) - first) / elapsed * 100
         bare_share = (cpu_seconds_fine([bare.pid]) - first_bare) / elapsed * 100
         bare_memory = pss_mib([bare.pid])
+        sizes = [len(call.body) for call in proxy.seen("heartbeat")[told:]]
     finally:
+        proxy.close()
         bare.terminate()
         bare.wait(10)
     return [
@@ -57,6 +63,12 @@ def measure() -> list[Figure]:
             f"{max(memory):.1f} MiB (bare loop {bare_memory:.1f} MiB)",
             "below 60 MiB",
             max(memory) < 60,
+        ),
+        Figure(
+            f"heartbeat when nothing changed, {len(sizes)} beats",
+            f"{Spread.of(sizes).text('bytes', 0)}",
+            "below 2048 bytes",
+            bool(sizes) and max(sizes) < 2048,
         ),
     ]
 

@@ -56,10 +56,11 @@ def publish_builds(plane: ControlPlane, builds: Path) -> None:
     shutil.copytree(builds, plane.builds_dir, dirs_exist_ok=True)
 
 
-def install(plane: ControlPlane, node: Node) -> str:
-    """The documented way: fetch the script, look at it if you like, run it with the key in a file."""
+def install(plane: ControlPlane, node: Node, url: str | None = None) -> str:
+    """The documented way: fetch the script, look at it if you like, run it with the key in a file. ``url``: where the
+    node reaches the control plane, when not at its own address."""
     node.put("/root/heterofleet-key", plane.key, 0o600)
-    node.run(["curl", "-fsSLo", "/root/install-agent.sh", f"{plane.url}/install-agent.sh"])
+    node.run(["curl", "-fsSLo", "/root/install-agent.sh", f"{url or plane.url}/install-agent.sh"])
     done = node.run(
         ["sh", "/root/install-agent.sh", "--key-file", "/root/heterofleet-key", "--yes"], timeout=180, check=False
     )
