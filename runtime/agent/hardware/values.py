@@ -6,16 +6,17 @@ import math
 import re
 from typing import Optional
 
-_NUMBER = re.compile(r"([+-]?\d+(?:[.,]\d+)?)\s*(%|°?[A-Za-z]+|℃)?")
+_NUMBER = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(%|°?[A-Za-z]+|℃)?")
 
 
 def number(text: Optional[str]) -> Optional[float]:
-    """The number in a cell, with or without a unit (``%``, ``W``, ``°C``, ``℃``); a comma is the decimal point.
+    """The number in a cell, with or without a unit (``%``, ``W``, ``°C``, ``℃``).
 
-    ``[N/A]``, ``[Unknown Error]``, ``ERR!``, ``-``, an empty cell and every other word give None.
+    ``[N/A]``, ``[Unknown Error]``, ``ERR!``, ``-``, an empty cell and every other word give None, and so does a comma:
+    it may be a decimal point, a separator of thousands, or the end of the cell.
     """
     match = _NUMBER.fullmatch((text or "").strip())
-    value = math.nan if match is None else float(match.group(1).replace(",", "."))
+    value = math.nan if match is None else float(match.group(1))
     return value if math.isfinite(value) else None
 
 

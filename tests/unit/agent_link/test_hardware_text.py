@@ -24,13 +24,24 @@ from tests.unit.hardware.nvml_answers import card as nvml_card
     [
         ("70", 70.0),
         ("70.55 W", 70.55),
-        ("12,5", 12.5),
         ("81559 MiB", 81559.0),
         ("0 %", 0.0),
         ("-3", -3.0),
         *(
             (text, None)
-            for text in ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "ERR!", "-", "", None, "a 7")
+            for text in (
+                "12,5",
+                "1,024 MiB",
+                "[N/A]",
+                "N/A",
+                "[Not Supported]",
+                "[Unknown Error]",
+                "ERR!",
+                "-",
+                "",
+                None,
+                "a 7",
+            )
         ),
     ],
 )
@@ -66,7 +77,7 @@ def row(cells: str) -> CardReading:
         ("0, GPU-a, 00000000:17:00.0, NVIDIA L4, 23034 MiB, 4 MiB, 7 %, 31, [Unknown Error], 550.1", (4, 7, 31, None)),
         ("0, GPU-a, 00000000:17:00.0, NVIDIA L4, 23034 MiB, 4 MiB, ERR!, 31, 12.5 W, 550.1", (4, None, 31, 12.5)),
         ("0, GPU-a, 00000000:17:00.0, NVIDIA L4, 23034 MiB, , 7 %, 31, 12.5 W, 550.1", (None, 7, 31, 12.5)),
-        ("0, GPU-a, 00000000:17:00.0, NVIDIA L4, 23034 MiB, 4 MiB, 7 %, 31, 12,5 W, 550.1", (4, 7, 31, 12.5)),
+        ("0, GPU-a, 00000000:17:00.0, NVIDIA L4, 23034 MiB, 4 MiB, 7 %, 31, 12,5 W, 550.1", (4, 7, 31, None)),
         ("0, GPU-a, 00000000:17:00.0, Card, of two parts, 23034 MiB, 4 MiB, 7 %, 31, 12.5 W, 550.1", (4, 7, 31, 12.5)),
     ],
 )
@@ -76,6 +87,43 @@ def test_one_cell_that_is_no_number_leaves_the_rest(cells: str, expected) -> Non
     assert (found.memory_used_mib, found.utilization_pct, found.temperature_c, found.power_w) == expected
     assert found.uuid == "GPU-a" and found.memory_total_mib == 23034 and found.failure is None
     assert found.name in ("NVIDIA L4", "Card, of two parts")
+
+
+@pytest.mark.case("FC-048")
+@pytest.mark.parametrize(
+    ("cells", "name", "expected"),
+    [
+        ("0,GPU-a,0:17:00.0,NVIDIA L4,23034 MiB,4 MiB,7 %,31,12.5 W,550.1", "NVIDIA L4", (23034, 4, 7, 31, 12.5)),
+        ("0,GPU-a,0:17:00.0,NVIDIA L4,23034,4,7,31,12,5,550.1", None, (None,) * 5),
+        ("0,GPU-a,0:17:00.0,Card, of two parts,23034,4,7,31,12.5,550.1", None, (None,) * 5),
+        ("0,GPU-a,0:17:00.0,Card,of,many,23034,4,7,31,12,5,550.1", None, (None,) * 5),
+    ],
+)
+def test_a_comma_that_may_end_a_cell_or_not_never_shifts_a_column(cells: str, name: str | None, expected) -> None:
+    found = row(cells)
+    told = found.memory_total_mib, found.memory_used_mib, found.utilization_pct, found.temperature_c, found.power_w
+    assert (found.index, found.uuid, found.bus_id, found.name, found.failure) == (0, "GPU-a", "0:17:00.0", name, None)
+    assert told == expected
+
+
+@pytest.mark.case("FC-048")
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n \n\t\n", "\r\n\r\n"])
+def test_all_other_cards_are_kept_and_blank_lines_are_none(end: str) -> None:
+    rows = [
+        "0, GPU-a, 00000000:17:00.0, NVIDIA L4, 23034 MiB, 4 MiB, 7 %, 31, 12,5 W, 550.1",
+        "1, GPU-b, 00000000:65:00.0, Card, of two parts, 23034 MiB, [Unknown Error], , ERR!, 13.5 W, 550.1",
+        "2, GPU-c, 00000000:B1:00.0, NVIDIA L4, 23034 MiB, 6 MiB, 9 %, 33, [Not Supported], 550.1",
+        "3, GPU-d, 00000000:CA:00.0, NVIDIA L4, 23034 MiB, 6 MiB, 9 %, 33, 12,5",  # cut in its last cells
+    ]
+    cards = nvidia_smi.parse([], HEADER + "\n".join(rows) + end).cards
+    assert [
+        (card.uuid, card.memory_used_mib, card.utilization_pct, card.temperature_c, card.power_w) for card in cards
+    ] == [
+        ("GPU-a", 4, 7, 31, None),
+        ("GPU-b", None, None, None, 13.5),
+        ("GPU-c", 6, 9, 33, None),
+    ]
+    assert cards[1].name == "Card, of two parts"
 
 
 def test_columns_are_matched_by_header_whatever_their_order() -> None:

@@ -20,6 +20,9 @@ _KNOWN = {
     *("memory.total", "memory.used", "memory.free", "utilization.gpu", "temperature.gpu", "power.draw", "power.limit"),
     *("mig.mode.current", "mig.mode.pending", "compute_cap", "compute_mode", "fan.speed"),
 }
+_WITHOUT_COMMA = {"index", "uuid", "pci.bus_id", "serial", "pid"}
+"""Columns whose values never hold one, whatever decimals look like."""
+
 _REMAPPED = {
     "correctable": "remapped_rows.correctable",
     "uncorrectable": "remapped_rows.uncorrectable",
@@ -108,14 +111,22 @@ def _header(line: str, known: bool) -> Optional[list[str]]:
 
 
 def _cells(header: list[str], line: str) -> Optional[dict[str, str]]:
-    """Cells by column. The separator is comma and blank, so a decimal comma is none. More cells than columns:
-    the name of the card or process holds commas, the only value that may; fewer: not a row of this table."""
+    """Cells by column. The separator is comma and blank, so a decimal comma is none. More cells than columns: the name
+    of the card or process holds commas, the only value that may; fewer: not a row of this table.
+
+    Where the separator is a bare comma, a surplus may come of the name as well as of a decimal comma: what stands
+    before the first of them is certain, and nothing is said of the rest.
+    """
     if not line.strip():
         return None
-    cells = [cell.strip() for cell in re.split(r", |,$", line)] if ", " in line else line.split(",")
+    bare = re.match(r"[^,]*,\S", line) is not None  # a row that was cut has fewer cells, and is none of these
+    cells = [cell.strip() for cell in (line.split(",") if bare else re.split(r", |,$", line))]
     surplus = len(cells) - len(header)
     named = next((name for name in ("name", "process_name") if name in header), None)
-    if surplus > 0 and named is not None:
+    if surplus > 0 and bare:
+        at = next((at for at, name in enumerate(header) if name not in _WITHOUT_COMMA), len(header))
+        cells = [*cells[:at], *[""] * (len(header) - at)]
+    elif surplus > 0 and named is not None:
         at = header.index(named)
         cells[at : at + surplus + 1] = [", ".join(cells[at : at + surplus + 1])]
     if len(cells) != len(header):
