@@ -45,14 +45,6 @@ def test_a_lost_card_goes_alone_and_comes_back(bench: Bench) -> None:
     bench.wait_events(start, BACK)
     _unmoved(bench, busy)
 
-
-def test_three_beats_either_way(bench: Bench) -> None:
-    start = bench.settled()
-    bench.node.cards.lose(1)
-    bench.wait_health("ok", "lost", "ok", "ok")
-    bench.node.cards.clear_faults()
-    bench.wait_health("ok", "ok", "ok", "ok")
-    bench.wait_events(start, BACK)
     told = bench.fleet.plane.get(f"/api/v1/events?after={start}&limit=1000")["events"]
     at = {event["kind"]: event for event in told if event["gpu_uuid"] == bench.cards[1]}
     first, out = (datetime.fromisoformat(at[kind]["time"]) for kind in ("gpu_suspect", "gpu_lost"))
@@ -81,16 +73,6 @@ def test_a_card_that_is_gone_without_a_word_shifts_indices_and_no_work(bench: Be
     bench.wait_health("ok", "ok", "ok", "ok")
     bench.wait_events(start, BACK)
     _unmoved(bench, busy)
-
-
-def test_work_on_the_lost_card_itself_is_left_alone_and_warned_of(bench: Bench) -> None:
-    bench.run_on(1, "on-it")
-    bench.node.cards.lose(1)
-    bench.wait_health("ok", "lost", "ok", "ok")
-    warned = until("the task is warned of", lambda: bench.fleet.task("on-it")["warnings"])
-    assert [warning["code"] for warning in warned] == ["card_lost"]
-    task = bench.fleet.task("on-it")
-    assert (task["status"], task["attempt"]) == ("running", 1)
 
 
 def test_a_collector_that_fails_as_a_whole_condemns_no_card_and_gets_no_card_work(bench: Bench) -> None:

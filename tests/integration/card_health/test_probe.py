@@ -54,9 +54,12 @@ def test_a_lost_card_is_given_out_again_after_a_probe_alone(probing: Bench) -> N
     bench.run_on(1, "on-it")
     bench.node.cards.lose(1)
     bench.wait_health("ok", "lost", "ok", "ok")
+    (warning,) = until("the task on it is warned of", lambda: bench.fleet.task("on-it")["warnings"])
+    assert warning["code"] == "card_lost" and "NVML code 15" in warning["detail"]
     bench.node.cards.clear_faults()
     until("the probe waits for the task", lambda: "not yet run: task on-it holds the card" in why(bench, 1))
-    assert bench.fleet.task("on-it")["status"] == "running"
+    task = bench.fleet.task("on-it")
+    assert (task["status"], task["attempt"]) == ("running", 1), "it is left alone"
 
     bench.fleet.submit("waits", "forever", gpus={"count": 1, "uuids": [bench.cards[1]]})
     bench.fleet.order("on-it", "stop")
