@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from tests.faults.fleet import Fleet, Place
 from tests.faults.named_faults import (
     BAD_GATEWAY,
