@@ -204,7 +204,8 @@ class Agent:
         try:
             self.heartbeats.leave(client)
         except LinkError as error:
-            log.warning("the server did not hear that this agent leaves: %s", error)
+            if getattr(error, "again_s", None) is None:  # a key that is refused was said, and is not sent once more
+                log.warning("the server did not hear that this agent leaves: %s", error)
         finally:
             client.close()
 
