@@ -121,7 +121,15 @@ class Resuming:
                 raise Unavailable("another control plane answers")
             client.checkpoint_resume(record.task_id, told)
         except Unavailable as error:
-            pause = max(pauses.next(), error.retry_after or 0.0)
-            self._parts.timers.after(("checkpoint", name), pause, lambda: self._later(record, told, pauses))
+            self._again(name, record, told, pauses, error.retry_after)
         except Refused as refused:
+            if refused.again_s is not None:  # the key's refusal says nothing of this
+                self._again(name, record, told, pauses, refused.again_s)
+                return
             log.warning("task %s: the server does not take from where it goes on: %s", record.task_id, refused)
+
+    def _again(
+        self, name: str, record: ClaimRecord, told: CheckpointResume, pauses: Backoff, least_s: Optional[float]
+    ) -> None:
+        pause = max(pauses.next(), least_s or 0.0)
+        self._parts.timers.after(("checkpoint", name), pause, lambda: self._later(record, told, pauses))

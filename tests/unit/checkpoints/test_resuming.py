@@ -14,12 +14,13 @@ from typing import Any, Optional
 import pytest
 
 from runtime.agent.checkpoints import Checkpoint, Look, Rejected
-from runtime.agent.link.errors import Unavailable
+from runtime.agent.link.errors import Refused, Unavailable
 from runtime.agent.tasks import resuming
 from runtime.agent.tasks.checks import CheckFailed
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
 from runtime.agent.tasks.resuming import Place, Resuming, conclusion, place_of
 from runtime.protocol.problems import Fault
+from runtime.protocol.problems import ProblemDocument
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Kind
 from runtime.protocol.tasks import TaskSpec, Volume
@@ -130,20 +131,24 @@ class Server:
 
     control_plane_id = "cp"
 
-    def __init__(self, away: int) -> None:
-        self.away = away
+    def __init__(self, away: int, error: Exception) -> None:
+        self.away, self.error = away, error
         self.told: list[tuple[str, Any]] = []
 
     def checkpoint_resume(self, task_id: str, told: Any) -> None:
         if self.away:
             self.away -= 1
-            raise Unavailable("nobody is there", retry_after=7.0)
+            raise self.error
         self.told.append((task_id, told))
 
 
-def test_it_is_told_until_the_server_has_it() -> None:
+KEY_REFUSED = ProblemDocument(401, "bad_api_key", "the key is not known here")
+
+
+@pytest.mark.parametrize("error", [Unavailable("nobody is there", retry_after=7.0), Refused(KEY_REFUSED, again_s=7.0)])
+def test_it_is_told_until_the_server_has_it(error: Exception) -> None:
     pauses: list[float] = []
-    server = Server(away=40)
+    server = Server(40, error)
     parts: Any = SimpleNamespace(
         client=server,
         reports=SimpleNamespace(submit=lambda name, work: queue.append(work)),
