@@ -19,8 +19,7 @@ from runtime.agent.tasks import resuming
 from runtime.agent.tasks.checks import CheckFailed
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
 from runtime.agent.tasks.resuming import Place, Resuming, conclusion, place_of
-from runtime.protocol.problems import Fault
-from runtime.protocol.problems import ProblemDocument
+from runtime.protocol.problems import Fault, ProblemDocument
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Kind
 from runtime.protocol.tasks import TaskSpec, Volume
