@@ -13,17 +13,14 @@ from runtime.agent.link.beat import Content
 from runtime.agent.loop import Loop
 from runtime.agent.models.scanner import ModelsSnapshot
 from runtime.protocol.build import this_arch, this_build
+from runtime.protocol.hardware import Fabric, GpuHolder, Hca, Host
 from runtime.protocol.heartbeat import (
     IMAGES_CAP,
     MODELS_CAP,
     AgentBuild,
     DiscoveredModel,
     DockerState,
-    Fabric,
     Foreign,
-    GpuHolder,
-    Hca,
-    Host,
     ProcessState,
     Slots,
     TaskHealth,

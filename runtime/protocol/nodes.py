@@ -7,18 +7,8 @@ from enum import Enum
 from typing import Annotated, Optional
 
 from runtime.protocol.constraints import Text, Within
-from runtime.protocol.heartbeat import (
-    AgentBuild,
-    DiscoveredModel,
-    DockerState,
-    Engine,
-    Fabric,
-    Hca,
-    Host,
-    ModelsScan,
-    ProcessState,
-    Slots,
-)
+from runtime.protocol.hardware import Fabric, Hca, Host
+from runtime.protocol.heartbeat import AgentBuild, DiscoveredModel, DockerState, Engine, ModelsScan, ProcessState, Slots
 from runtime.protocol.tasks import TaskWarning
 
 

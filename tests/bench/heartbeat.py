@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import (
-    AgentBuild,
-    Disk,
-    DockerState,
-    Gpu,
-    GpuStats,
-    Heartbeat,
-    Host,
-    Slots,
-    TaskHealth,
-)
+from runtime.protocol.hardware import Disk, Gpu, GpuStats, Host
+from runtime.protocol.heartbeat import AgentBuild, DockerState, Heartbeat, Slots, TaskHealth
 from tests.bench.measure import Figure, Spread, cpu_seconds
 from tests.lab.control_plane import ControlPlane
 from tests.lab.process import wait_for

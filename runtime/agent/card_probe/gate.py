@@ -9,7 +9,7 @@ from typing import Callable
 
 from runtime.agent.card_probe.owed import NOT_YET, Owed, advance, bad_cards, told, without
 from runtime.agent.hardware.inventory import GpuSnapshot
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.times import now, to_wire
 
 REMEMBERED = 64

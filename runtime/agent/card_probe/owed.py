@@ -14,7 +14,7 @@ from typing import Optional
 from runtime.agent.hardware.detector import NONE
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
-from runtime.protocol.heartbeat import Gpu, GpuCollectFailure
+from runtime.protocol.hardware import Gpu, GpuCollectFailure
 
 MISSING = "a list that worked lacked it"
 NOT_YET = "probe container not yet run"

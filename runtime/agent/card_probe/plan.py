@@ -8,7 +8,7 @@ from runtime.agent.drivers.driver import LABEL_NODE, LABEL_PREFIX, ContainerPlan
 from runtime.agent.hardware.giving.description import CardOptions
 from runtime.agent.hardware.visibility import OWNED_VARIABLES
 from runtime.agent.tasks.plan import engine_options
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 LABEL_PROBE = LABEL_PREFIX + "card-probe"
 """With the card's uuid. A probe has no label of tasks: it is listed with none, and judged by nobody but the runner."""

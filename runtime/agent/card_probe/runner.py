@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from runtime.agent.drivers.output import LogRest
     from runtime.agent.hardware.inventory import GpuSnapshot
     from runtime.agent.settings import HardwareSettings
-    from runtime.protocol.heartbeat import Gpu
+    from runtime.protocol.hardware import Gpu
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 if TYPE_CHECKING:
     from runtime.agent.drivers.images import DockerImages
     from runtime.agent.drivers.output import LogPiece, LogRest
-    from runtime.protocol.heartbeat import Gpu
+    from runtime.protocol.hardware import Gpu
 
 LABEL_PREFIX = "heterofleet."
 LABEL_CONTROL_PLANE = LABEL_PREFIX + "control-plane"

@@ -13,7 +13,7 @@ from runtime.agent.hardware.detector import Cards, CollectorError, gpu_class
 from runtime.agent.hardware.failed import with_failed
 from runtime.agent.hardware.pci import SYSFS, normal_bus_id, numa_node
 from runtime.agent.hardware.reading import BAD, WARNING, CardReading, Reading
-from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuHolder, GpuNote, GpuStats
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuHolder, GpuNote, GpuStats
 from runtime.protocol.nodes import CardNote
 
 Key = Callable[[CardReading], Optional[str]]

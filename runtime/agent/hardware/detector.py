@@ -6,15 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
 
-from runtime.protocol.heartbeat import (
-    Gpu,
-    GpuCapability,
-    GpuCollectFailure,
-    GpuHolder,
-    GpuNote,
-    GpuStats,
-    GpuTopology,
-)
+from runtime.protocol.hardware import Gpu, GpuCapability, GpuCollectFailure, GpuHolder, GpuNote, GpuStats, GpuTopology
 
 FULL = "full"
 """``loss_detection``: a failure names the card."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from runtime.protocol.heartbeat import Gpu, GpuCollectFailure
+from runtime.protocol.hardware import Gpu, GpuCollectFailure
 
 
 def with_failed(

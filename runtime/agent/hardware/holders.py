@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
-from runtime.protocol.heartbeat import Gpu, GpuHolder, GpuStats
+from runtime.protocol.hardware import Gpu, GpuHolder, GpuStats
 
 PROC = Path("/proc")
 

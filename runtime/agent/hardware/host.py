@@ -12,7 +12,7 @@ from typing import Callable, Optional
 
 from runtime.agent.hardware.space import space_of
 from runtime.agent.loop import Loop
-from runtime.protocol.heartbeat import Disk, Host
+from runtime.protocol.hardware import Disk, Host
 
 MIB = 1024 * 1024
 OS_RELEASE = Path("/etc/os-release")

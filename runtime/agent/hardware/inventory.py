@@ -22,7 +22,7 @@ from runtime.agent.hardware.virtual import virtual_cards
 from runtime.agent.loop import Loop
 from runtime.agent.state import StateError, write_durably
 from runtime.protocol.codec import WireError, decode, encode
-from runtime.protocol.heartbeat import (
+from runtime.protocol.hardware import (
     Gpu,
     GpuCapability,
     GpuCollectFailure,

@@ -20,7 +20,7 @@ from runtime.agent.hardware.nvml_errors import LIBRARY_MISSING, library_version,
 from runtime.agent.hardware.pci import SYSFS, accelerators
 from runtime.agent.hardware.tools import ToolRunner, find_command
 from runtime.agent.hardware.xid import XidWatch
-from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuCollectFailure, GpuNote, GpuTopology
+from runtime.protocol.hardware import Gpu, GpuCapability, GpuCollectFailure, GpuNote, GpuTopology
 from runtime.protocol.nodes import CardNote
 
 PCI_VENDOR = "0x10de"

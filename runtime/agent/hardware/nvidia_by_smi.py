@@ -15,7 +15,7 @@ from runtime.agent.hardware.nvml_cards import MPS_SERVER, UNIFIED_TEXT, VENDOR, 
 from runtime.agent.hardware.parsers import nvidia_smi
 from runtime.agent.hardware.pci import SYSFS, normal_bus_id, numa_node
 from runtime.agent.hardware.reading import CardReading, Reading
-from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuCollectFailure, GpuHolder, GpuNote, GpuStats
+from runtime.protocol.hardware import Gpu, GpuCapability, GpuCollectFailure, GpuHolder, GpuNote, GpuStats
 from runtime.protocol.nodes import CardNote
 
 SMI = "nvidia-smi"

@@ -11,15 +11,7 @@ from runtime.agent.hardware.detector import Cards, gpu_class
 from runtime.agent.hardware.failed import with_failed
 from runtime.agent.hardware.nvml_child import CARD_FAILURES
 from runtime.agent.hardware.pci import SYSFS, normal_bus_id, numa_node
-from runtime.protocol.heartbeat import (
-    Gpu,
-    GpuCapability,
-    GpuCollectFailure,
-    GpuHolder,
-    GpuNote,
-    GpuStats,
-    GpuTopology,
-)
+from runtime.protocol.hardware import Gpu, GpuCapability, GpuCollectFailure, GpuHolder, GpuNote, GpuStats, GpuTopology
 from runtime.protocol.nodes import CardNote
 
 VENDOR = "nvidia"

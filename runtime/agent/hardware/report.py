@@ -19,7 +19,7 @@ from runtime.agent.hardware.report_lines import holder_lines, link_lines, withou
 from runtime.agent.hardware.tools import ToolError, ToolRunner
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import Gpu, GpuHolder, GpuStats
+from runtime.protocol.hardware import Gpu, GpuHolder, GpuStats
 from runtime.protocol.names import node_id_from_hostname
 
 MIXED = "mixed"

@@ -6,7 +6,7 @@ They are reported as what they are and given only to tasks that ask for ``vendor
 from __future__ import annotations
 
 from runtime.agent.hardware.detector import Cards
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 VENDOR = "virtual"
 MODEL = "virtual card"

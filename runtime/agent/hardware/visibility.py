@@ -15,7 +15,7 @@ from runtime.agent.hardware.giving.decide import to_container, to_process
 from runtime.agent.hardware.giving.description import Card, CardOptions, Giving, Host, NotGiven
 from runtime.agent.hardware.giving.host import read_host
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 if TYPE_CHECKING:
     from runtime.agent.hardware.inventory import GpuSnapshot

@@ -14,7 +14,8 @@ from typing import Any, Optional
 
 from runtime.protocol import PROTOCOL
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import STEADY, UNCHANGING, Heartbeat, HeartbeatAnswer, Host
+from runtime.protocol.hardware import Host
+from runtime.protocol.heartbeat import STEADY, UNCHANGING, Heartbeat, HeartbeatAnswer
 
 HOST_LOAD = ("cpu_percent", "memory_used_mib", "disks", "uptime_s")
 """Members of ``host`` that are sent with every beat."""

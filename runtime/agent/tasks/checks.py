@@ -15,7 +15,7 @@ from runtime.agent.drivers.process.users import UserRefused, run_as
 from runtime.agent.hardware.giving.description import CardOptions, NotGiven
 from runtime.agent.hardware.visibility import Decide, container_options, given, process_options
 from runtime.agent.tasks.volumes import Fence, VolumeRejected, numeric_owner
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.names import ImageReferenceError, is_env_name, parse_image_reference
 from runtime.protocol.paths import is_within, target_name
 from runtime.protocol.program import program_faults

@@ -30,7 +30,8 @@ from runtime.agent.tasks.taking import Taking
 from runtime.agent.tasks.timers import Timers
 from runtime.agent.tasks.way import Way
 from runtime.agent.tasks.zombies import ServerWord
-from runtime.protocol.heartbeat import DockerState, Foreign, GpuHolder, HeartbeatAnswer, ProcessState, Slots, TaskHealth
+from runtime.protocol.hardware import GpuHolder
+from runtime.protocol.heartbeat import DockerState, Foreign, HeartbeatAnswer, ProcessState, Slots, TaskHealth
 from runtime.protocol.masking import Masker
 from runtime.protocol.states import Driver as DriverName
 from runtime.protocol.states import Phase

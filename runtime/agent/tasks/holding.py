@@ -11,7 +11,7 @@ from runtime.agent.drivers.driver import LABEL_CONTROL_PLANE, LABEL_TASK
 from runtime.agent.tasks.listing import is_own
 from runtime.agent.tasks.parts import Claims, Parts
 from runtime.agent.tasks.records import Stage
-from runtime.protocol.heartbeat import GpuHolder
+from runtime.protocol.hardware import GpuHolder
 
 if TYPE_CHECKING:
     from runtime.agent.drivers.driver import Seen

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.protocol.heartbeat import Foreign, Gpu, GpuHolder, Heartbeat
+from runtime.protocol.hardware import Gpu, GpuHolder
+from runtime.protocol.heartbeat import Foreign, Heartbeat
 from runtime.protocol.nodes import CardHealth
 from runtime.protocol.times import from_epoch, to_wire
 from runtime.server.services.cards import Cards, Track, health

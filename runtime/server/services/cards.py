@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
-from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuDetection
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection
 from runtime.protocol.nodes import CardHealth, EventKind
 
 NO_KEYS = "none"

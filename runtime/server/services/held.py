@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.protocol import codec, times
-from runtime.protocol.heartbeat import STEADY, UNCHANGING, DiscoveredModel, Gpu, Heartbeat, Host, TaskHealth
+from runtime.protocol.hardware import Gpu, Host
+from runtime.protocol.heartbeat import STEADY, UNCHANGING, DiscoveredModel, Heartbeat, TaskHealth
 from runtime.protocol.nodes import Cordon, NodeState
 from runtime.server.services import card_troubles, cards_kept
 from runtime.server.services import cards as card_rules

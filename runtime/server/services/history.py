@@ -18,7 +18,7 @@ from math import isnan, nan
 from typing import Optional
 
 from runtime.protocol import times
-from runtime.protocol.heartbeat import GpuStats
+from runtime.protocol.hardware import GpuStats
 from runtime.protocol.nodes import CardHistory, CardPoint, NodeState
 from runtime.server.services.presence import Presence
 

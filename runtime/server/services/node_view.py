@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from runtime.protocol.heartbeat import Gpu, GpuCapability
+from runtime.protocol.hardware import Gpu, GpuCapability
 from runtime.protocol.nodes import CardHealth, Cordon, NodeState
 from runtime.server.services.card_troubles import Trouble
 

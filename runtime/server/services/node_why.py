@@ -8,7 +8,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.nodes import CardHealth
 from runtime.protocol.problems import Problem
 from runtime.protocol.why import Why, WhyConstraint, WhyNode, WhySubject

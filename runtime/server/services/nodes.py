@@ -11,7 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from runtime.protocol import times
-from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuStats, Heartbeat
+from runtime.protocol.hardware import Gpu, GpuCapability, GpuStats
+from runtime.protocol.heartbeat import Heartbeat
 from runtime.protocol.nodes import Card, CardHealth, CardNote, Node, NodeState
 from runtime.protocol.problems import Problem
 from runtime.protocol.tasks import TaskWarning

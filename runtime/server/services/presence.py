@@ -14,7 +14,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from runtime.protocol.heartbeat import GpuStats, Heartbeat, TaskHealth
+from runtime.protocol.hardware import GpuStats
+from runtime.protocol.heartbeat import Heartbeat, TaskHealth
 from runtime.protocol.nodes import NodeState
 from runtime.server.services import binding, cards_kept
 from runtime.server.services import cards as card_rules

@@ -30,7 +30,7 @@ from runtime.agent.tasks.journal_file import JournalError
 from runtime.agent.tasks.ownership import keep_to_machine
 from runtime.agent.tasks.parts import Parts
 from runtime.agent.tasks.pins import Pins
-from runtime.protocol.heartbeat import Host
+from runtime.protocol.hardware import Host
 from runtime.protocol.states import Driver as DriverName
 from tests.faults.model.clock import Clock
 from tests.faults.model.engine import UP_S, Container, Engine, ModelDriver

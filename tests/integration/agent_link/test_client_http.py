@@ -292,7 +292,7 @@ def test_preflight_sends_the_key_alone(server: StubServer) -> None:
 @pytest.mark.case("FC-014")
 def test_a_hostname_in_any_script_travels_in_the_body(server: StubServer) -> None:
     """What happened: such a name was put into a header, and the client crashed before its first request."""
-    from runtime.protocol.heartbeat import Host
+    from runtime.protocol.hardware import Host
 
     server.answers[HEARTBEAT] = beat_answer()
     beat = Heartbeat(1, "node-1", "instance-1", 1, 1, host=Host(hostname="节点-é-1"))

@@ -19,7 +19,8 @@ from runtime.agent.loop import Loop
 from runtime.agent.notify import Notifier
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.orphans import Told
-from runtime.protocol.heartbeat import DockerState, Foreign, GpuHolder, HeartbeatAnswer, Slots, TaskHealth
+from runtime.protocol.hardware import GpuHolder
+from runtime.protocol.heartbeat import DockerState, Foreign, HeartbeatAnswer, Slots, TaskHealth
 
 KEY = "0123456789abcdef"
 

@@ -11,7 +11,7 @@ from runtime.agent.content import card_members
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.link.beat import Composer, Content
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import Disk, Gpu, GpuCapability, GpuHolder, GpuStats, Hca, Host
+from runtime.protocol.hardware import Disk, Gpu, GpuCapability, GpuHolder, GpuStats, Hca, Host
 from runtime.server.services.history import STEP_S
 from tests.integration.server_core.plane import Agent, Plane, running
 

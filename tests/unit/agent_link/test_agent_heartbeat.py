@@ -12,7 +12,8 @@ from runtime.agent.link.beat import Composer, Content
 from runtime.agent.link.errors import Refused, Unavailable
 from runtime.agent.link.heartbeat import Heartbeats
 from runtime.agent.link.outcome import Action, Link, Outcome, after_failure, clamped_interval
-from runtime.protocol.heartbeat import Gpu, HeartbeatAnswer, Host, PendingCounts
+from runtime.protocol.hardware import Gpu, Host
+from runtime.protocol.heartbeat import HeartbeatAnswer, PendingCounts
 from runtime.protocol.problems import ProblemDocument
 from tests.unit.agent_link.agent_stubs import StubIdentity, heartbeats
 

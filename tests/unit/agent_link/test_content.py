@@ -14,17 +14,8 @@ from runtime.agent.models.scanner import ModelsSnapshot
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.orphans import Told
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import (
-    IMAGES_CAP,
-    DockerState,
-    Engine,
-    Gpu,
-    GpuDetection,
-    GpuStats,
-    Heartbeat,
-    Host,
-    Slots,
-)
+from runtime.protocol.hardware import Gpu, GpuDetection, GpuStats, Host
+from runtime.protocol.heartbeat import IMAGES_CAP, DockerState, Engine, Heartbeat, Slots
 
 CARD = Gpu("GPU-a", "nvidia", 0)
 MEASURED = {"gpu_stats", "gpu_capabilities", "gpu_collect_failures"}

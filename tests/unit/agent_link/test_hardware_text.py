@@ -14,7 +14,7 @@ from runtime.agent.hardware.reading import CardReading
 from runtime.agent.hardware.tools import find_command
 from runtime.agent.hardware.values import number, word
 from runtime.agent.hardware.visibility import container_options
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from tests.unit.hardware.nvml_answers import answer
 from tests.unit.hardware.nvml_answers import card as nvml_card
 

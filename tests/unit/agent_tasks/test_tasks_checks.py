@@ -23,7 +23,7 @@ from runtime.agent.tasks.checks import (
 )
 from runtime.agent.tasks.plan import container_plan, engine_options, spare_name
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
-from runtime.protocol.heartbeat import Gpu, GpuCollectFailure
+from runtime.protocol.hardware import Gpu, GpuCollectFailure
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Driver, Kind
 from runtime.protocol.tasks import AssignedGpu, PortMapping, TaskSpec

@@ -24,7 +24,8 @@ from runtime.agent.tasks.records import ClaimRecord, Key, Letter, Stage
 from runtime.agent.tasks.report import Delivery, is_so_already, move_update, read_refusal
 from runtime.agent.tasks.sleeping import OTHER_SOURCES, Sleeping
 from runtime.agent.tasks.watch import Watch
-from runtime.protocol.heartbeat import Gpu, Intent
+from runtime.protocol.hardware import Gpu
+from runtime.protocol.heartbeat import Intent
 from runtime.protocol.problems import ProblemDocument
 from runtime.protocol.reasons import Reason
 from runtime.protocol.states import Phase, Status

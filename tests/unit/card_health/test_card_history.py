@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from runtime.protocol.heartbeat import GpuStats
+from runtime.protocol.hardware import GpuStats
 from runtime.protocol.nodes import NodeState
 from runtime.server.services.history import CARDS_CAP, DAY, STEP_S, History, Kept
 from runtime.server.services.node_view import NodeView

@@ -16,7 +16,7 @@ from runtime.agent.drivers.driver import LABEL_PREFIX, LABEL_UID
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.hardware.visibility import container_options, given
 from runtime.agent.settings import load_settings
-from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuDetection, GpuHolder
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection, GpuHolder
 from runtime.protocol.settings import SettingsError
 
 A, B = Gpu("GPU-a", "nvidia", index=0), Gpu("GPU-b", "nvidia", index=1)

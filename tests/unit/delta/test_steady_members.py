@@ -12,19 +12,14 @@ from runtime.agent.content import card_members
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.link.beat import Composer, Content
 from runtime.protocol.codec import decode, encode
+from runtime.protocol.hardware import Disk, Gpu, GpuCapability, GpuDetection, GpuStats, Host
 from runtime.protocol.heartbeat import (
     STEADY,
     UNCHANGING,
     AgentBuild,
-    Disk,
     DockerState,
-    Gpu,
-    GpuCapability,
-    GpuDetection,
-    GpuStats,
     Heartbeat,
     HeartbeatAnswer,
-    Host,
     LoopState,
     ModelsScan,
     Slots,

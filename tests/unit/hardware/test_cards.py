@@ -10,7 +10,7 @@ import pytest
 from runtime.agent.hardware.cards import by_bus_and_chip, by_uuid_or_bus, cards_of
 from runtime.agent.hardware.detector import Cards, CollectorError
 from runtime.agent.hardware.reading import BAD, OK, WARNING, Blame, CardReading, Complaint, Reading
-from runtime.protocol.heartbeat import Gpu, GpuStats
+from runtime.protocol.hardware import Gpu, GpuStats
 
 NO_SYSFS = Path("/nonexistent")
 

@@ -15,7 +15,7 @@ from runtime.agent.hardware.infiniband.ports import Port
 from runtime.agent.hardware.infiniband.watch import AdapterWatch
 from runtime.agent.hardware.report import add_infiniband
 from runtime.agent.hardware.tools import ToolError, ToolRunner
-from runtime.protocol.heartbeat import Hca
+from runtime.protocol.hardware import Hca
 
 UP = Port("ibx_0", 1, state="active", phys_state="LinkUp", rate_gbps=200.0, sm_lid=4, link_layer="InfiniBand")
 ROCE = Port("ibx_1", 1, state="active", phys_state="LinkUp", rate_gbps=100.0, sm_lid=0, link_layer="Ethernet")

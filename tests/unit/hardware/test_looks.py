@@ -11,7 +11,7 @@ from runtime.agent.hardware.detector import Cards, CollectorError, Detection
 from runtime.agent.hardware.inventory import Inventory
 from runtime.agent.hardware.looks import LOOK_AGAIN_EVERY, Looks, Stamps, device_stamps
 from runtime.agent.hardware.tools import ToolRunner
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 
 class Machine:

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.agent.hardware.detector import CollectorError, NoAnswer
 from runtime.agent.hardware.nvidia_by_smi import ADD_EVERY, ADDED, PROCESSES, QUERY, SmiCards
-from runtime.protocol.heartbeat import Gpu, GpuHolder
+from runtime.protocol.hardware import Gpu, GpuHolder
 
 HEADER = (
     "index, uuid, pci.bus_id, name, memory.total [MiB], memory.used [MiB], utilization.gpu [%], "

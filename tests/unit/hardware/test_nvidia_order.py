@@ -6,7 +6,7 @@ import pytest
 
 from runtime.agent.hardware.giving.description import Card, Host
 from runtime.agent.hardware.visibility import OWNED_VARIABLES, container_options, process_options
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 SLOW = Card(Gpu("GPU-slow", "nvidia", 0, "NVIDIA T4", pci_bus_id="00000000:17:00.0"))
 FAST = Card(Gpu("GPU-fast", "nvidia", 1, "NVIDIA H100", pci_bus_id="00000000:65:00.0"))

@@ -10,7 +10,7 @@ from runtime.agent.hardware.detector import Cards
 from runtime.agent.hardware.nvidia import with_mps
 from runtime.agent.hardware.nvml_cards import cards_of_nvml, notes_of_nvml, program_name
 from runtime.agent.hardware.nvml_errors import library_version, module_version, sentence
-from runtime.protocol.heartbeat import Gpu, GpuCapability, GpuCollectFailure, GpuHolder
+from runtime.protocol.hardware import Gpu, GpuCapability, GpuCollectFailure, GpuHolder
 from tests.unit.hardware.nvml_answers import answer, card, process
 
 

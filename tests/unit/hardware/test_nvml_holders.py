@@ -10,7 +10,7 @@ import pytest
 from runtime.agent.drivers.driver import LABEL_CONTROL_PLANE, LABEL_NODE, LABEL_TASK, Seen
 from runtime.agent.hardware.holders import PATIENCE, Places, place_in
 from runtime.agent.tasks.holding import Known, owned
-from runtime.protocol.heartbeat import Gpu, GpuHolder, GpuStats
+from runtime.protocol.hardware import Gpu, GpuHolder, GpuStats
 
 ONE, OTHER, NODE = "a" * 64, "b" * 64, "c" * 64
 

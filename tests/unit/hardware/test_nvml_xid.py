@@ -12,7 +12,7 @@ from runtime.agent.hardware.detector import Cards
 from runtime.agent.hardware.kmsg import KernelLog
 from runtime.agent.hardware.nvidia import with_xids
 from runtime.agent.hardware.xid import HOLD_COLLECTIONS, Xid, XidWatch, parse_xid
-from runtime.protocol.heartbeat import Gpu, GpuDetection
+from runtime.protocol.hardware import Gpu, GpuDetection
 from runtime.protocol.nodes import EventKind
 from runtime.server.services.cards import Cards as Health
 from runtime.server.services.cards import Limits, Observation, advance

@@ -13,7 +13,7 @@ from runtime.agent.hardware.tools import Output, ToolError, ToolRunner
 from runtime.agent.hardware.vendors.ascend import ASCEND
 from runtime.agent.hardware.vendors.hygon import HYGON
 from runtime.agent.hardware.vendors.plain import AGAIN_EVERY, PlainDetector, Vendor
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus"
 ASCEND_TABLE = (CORPUS / "npu-smi" / "table_hbm_two_chips.txt").read_text()

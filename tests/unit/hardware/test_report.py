@@ -9,7 +9,7 @@ import pytest
 
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.hardware.report import as_table, report_of
-from runtime.protocol.heartbeat import Gpu, GpuHolder, GpuTopology
+from runtime.protocol.hardware import Gpu, GpuHolder, GpuTopology
 
 CONTAINER = "ab" * 32
 ONE = Gpu("GPU-one", "nvidia", 0, "H100", "nvidia-h100-80g", 81559, "00000000:17:00.0", 1)

@@ -19,7 +19,7 @@ from runtime.agent.drivers.process.script import go_script
 from runtime.agent.drivers.process.users import OWN_FIRST, UserRefused, run_as
 from runtime.agent.hardware.giving.description import Card
 from runtime.agent.hardware.visibility import OWNED_VARIABLES, process_options
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 AT = "2026-01-02T03:04:05Z"
 HIDDEN = hidden_paths(["/srv/state"])

@@ -11,10 +11,10 @@ from typing import Any, Union
 
 from hypothesis import strategies as st
 
-from runtime.protocol import heartbeat, instructions, nodes, problems, tasks
+from runtime.protocol import hardware, heartbeat, instructions, nodes, problems, tasks
 from runtime.protocol.codec import wire_name
 
-MODULES: tuple[ModuleType, ...] = (heartbeat, tasks, nodes, instructions, problems)
+MODULES: tuple[ModuleType, ...] = (hardware, heartbeat, tasks, nodes, instructions, problems)
 
 BODIES: tuple[type, ...] = tuple(
     value

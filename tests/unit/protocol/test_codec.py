@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.protocol.codec import WireError, decode, encode, wire_name
-from runtime.protocol.heartbeat import Gpu, Heartbeat, HeartbeatAnswer
+from runtime.protocol.hardware import Gpu
+from runtime.protocol.heartbeat import Heartbeat, HeartbeatAnswer
 from runtime.protocol.tasks import LogChunk, Task, TaskSpec
 from runtime.server.validation import adapter
 from tests.unit.protocol.bodies import BODIES, instances, with_strangers

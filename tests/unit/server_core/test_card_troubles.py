@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from runtime.protocol.heartbeat import Foreign, Gpu, GpuCollectFailure, GpuDetection, GpuHolder, Heartbeat
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection, GpuHolder
+from runtime.protocol.heartbeat import Foreign, Heartbeat
 from runtime.protocol.nodes import CardHealth
 from runtime.server.services.card_troubles import Dirt, dirt_of, held_by_containers, troubles
 from runtime.server.services.cards import Cards, Limits, Observation, advance

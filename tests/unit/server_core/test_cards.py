@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuDetection
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection
 from runtime.protocol.nodes import CardHealth, EventKind
 from runtime.server.services.cards import Cards, Limits, Observation, advance, health, unlisted
 

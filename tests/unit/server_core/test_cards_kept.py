@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runtime.protocol.heartbeat import Gpu, GpuCollectFailure, GpuDetection
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection
 from runtime.protocol.nodes import CardHealth
 from runtime.server.services.cards import Cards, Limits, Observation, Track, advance, health
 from runtime.server.services.cards_kept import GONE_S, conditions, kept, merged, restored

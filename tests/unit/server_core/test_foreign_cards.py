@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.protocol.heartbeat import Foreign, GpuHolder, Heartbeat
+from runtime.protocol.hardware import GpuHolder
+from runtime.protocol.heartbeat import Foreign, Heartbeat
 from runtime.server.services.held import Held, merge
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.heartbeat import Heartbeat, Host
+from runtime.protocol.hardware import Host
+from runtime.protocol.heartbeat import Heartbeat
 from runtime.protocol.problems import Problem
 from runtime.server.services.registration import KnownNode, Verdict, decide
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.protocol.heartbeat import GpuCapability
+from runtime.protocol.hardware import GpuCapability
 from runtime.server.services.nodes import _tier
 
 

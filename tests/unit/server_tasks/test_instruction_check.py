@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.instructions import REQUEST_OF, Channel
 from runtime.protocol.nodes import NodeState
 from runtime.server.services.instruction_check import faults

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.heartbeat import Gpu, GpuCapability
+from runtime.protocol.hardware import Gpu, GpuCapability
 from runtime.protocol.nodes import CardHealth, Cordon, NodeState
 from runtime.protocol.states import Driver
 from runtime.server.services.node_view import NodeView
@@ -152,7 +152,7 @@ def test_a_model_goes_where_engine_and_model_are_before_where_least_is_done(need
 def test_the_wishes_of_a_task_without_an_image() -> None:
     spec = {"driver": "docker", "image": None, "model": "/data/m", "engine": "vllm"}
     assert (need_of(spec).model, need_of(spec).engine) == ("/data/m", "vllm")
-    assert need_of({**spec, "image": "busybox"}) == Need()
+    assert need_of({**spec, "image": "busybox"}) == Need(image="busybox:latest")
 
 
 SLICE = card(5, uuid="MIG-1", parent_uuid="GPU-0", profile="1g.10gb", gi_id=7, ci_id=0, memory_total_mib=9984)

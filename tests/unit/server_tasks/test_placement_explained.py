@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.server.services.card_troubles import Trouble
 from runtime.server.services.node_view import NodeView

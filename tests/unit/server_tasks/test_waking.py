@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement import waking

@@ -22,7 +22,7 @@ from runtime.agent.hardware.visibility import (
     container_options,
     process_options,
 )
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 BUSES = ("00000000:0A:00.0", "00000000:0B:00.0", "00000000:0C:00.0")
 COMMON = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NVIDIA_VISIBLE_DEVICES": "void"}

@@ -24,7 +24,7 @@ from runtime.agent.hardware.visibility import Card
 from runtime.agent.tasks.checks import CheckFailed, check_driver_mounts
 from runtime.agent.tasks.giving import by_place, moved
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.reasons import Reason
 from runtime.protocol.tasks import AssignedGpu, TaskSpec, Volume
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from runtime.agent.hardware.visibility import HANDED_OUT, NVIDIA
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 COMMON_NVIDIA = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "dxg")
 """``dxg`` is the one device of all cards under WSL."""

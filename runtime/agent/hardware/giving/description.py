@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 
 class NotGiven(Exception):

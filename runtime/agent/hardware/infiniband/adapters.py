@@ -8,7 +8,7 @@ from typing import Any, Optional
 from runtime.agent.hardware.infiniband.look import Looked
 from runtime.agent.hardware.infiniband.ports import ACTIVE, INFINIBAND, Port
 from runtime.protocol.codec import encode
-from runtime.protocol.heartbeat import Hca
+from runtime.protocol.hardware import Hca
 
 NO_INFINIBAND = "no InfiniBand: cannot take part in multi-node replicas"
 UNREADABLE = "tells nothing of its ports"

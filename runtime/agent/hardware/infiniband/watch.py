@@ -12,7 +12,7 @@ from runtime.agent.hardware.infiniband.adapters import hcas_of
 from runtime.agent.hardware.infiniband.look import LOOK_S, look
 from runtime.agent.hardware.tools import ToolError, ToolRunner
 from runtime.agent.loop import Loop
-from runtime.protocol.heartbeat import Hca
+from runtime.protocol.hardware import Hca
 
 log = logging.getLogger(__name__)
 

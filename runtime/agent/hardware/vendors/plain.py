@@ -20,7 +20,7 @@ from runtime.agent.hardware.holders import Places
 from runtime.agent.hardware.pci import DISPLAY_CLASSES, SYSFS, accelerators, normal_bus_id
 from runtime.agent.hardware.reading import CardReading, Parser, Reading
 from runtime.agent.hardware.tools import ToolRunner, find_command
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 
 ROOT = Path("/")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.protocol.states import Driver
 from runtime.server.services.card_troubles import Trouble, plain

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.server.services.placement.constraints import LEFT, NODE, choose, static_cards
 from runtime.server.services.placement.model import Assignment, Candidate, Need, Pick, Site
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.why import WhyConstraint
 from runtime.server.services.card_troubles import Trouble
 from runtime.server.services.placement.constraints import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.protocol.engines import AUTO
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.nodes import CardHealth
 from runtime.protocol.states import Driver
 from runtime.server.services.node_view import NodeView

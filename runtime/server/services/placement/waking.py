@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.protocol.heartbeat import Gpu
+from runtime.protocol.hardware import Gpu
 from runtime.protocol.why import WhyConstraint, WhyNode
 from runtime.server.services.placement.constraints import troubled
 from runtime.server.services.placement.explain_cards import HEALTH, evidence_of, holding
