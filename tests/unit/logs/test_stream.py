@@ -6,6 +6,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any, Callable
 
+import pytest
+
 from runtime.agent.drivers.output import LogPiece, LogRest
 from runtime.agent.link.errors import Refused
 from runtime.agent.tasks.logs import _Stream
@@ -76,3 +78,25 @@ def test_a_sender_that_comes_while_the_place_is_looked_for_sends_nothing_twice()
     stream.run()
     assert len(looks) >= 2, "the first chunk was refused, and the place was looked for again"
     assert server.text == OUTPUT
+
+
+@pytest.mark.parametrize(("again_s", "text"), [(60.0, OUTPUT), (None, b"")], ids=["the key is refused", "this log is"])
+def test_a_log_outlives_a_key_that_is_refused_for_a_while(again_s: float | None, text: bytes) -> None:
+    """A reader saw nothing more of a running task after the operator had mistyped a new key for a minute."""
+    server = Server()
+    stream = stream_of(server, Driver())
+    takes, server.post_logs = server.post_logs, Refusing(again_s)  # type: ignore[method-assign]
+    stream._buffer.add(OUTPUT, str)
+    stream._flush()
+    server.post_logs = takes  # type: ignore[method-assign]
+    if not stream._closed.is_set():
+        stream._flush(final=True)
+    assert server.text == text
+
+
+class Refusing:
+    def __init__(self, again_s: float | None) -> None:
+        self.again_s = again_s
+
+    def __call__(self, task_id: str, chunk: LogChunk) -> None:
+        raise Refused(ProblemDocument(401 if self.again_s else 403, "x", "no"), again_s=self.again_s)
