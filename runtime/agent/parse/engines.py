@@ -69,7 +69,7 @@ def _card(found: re.Match[str], text: str) -> dict[str, Any]:
     more: dict[str, Any] = {}
     rest = text[found.start() :]
     index = re.search(r"\bGPU ([0-9]{1,9})(?![\d./:-])", rest)
-    total = re.search(rf"(?<![\d.]){_GIB} total capac\w+|total capac\w+ of {_GIB}", rest)
+    total = re.search(rf"(?<![\d.,:/-])(?<!:\d\d ){_GIB} total capac\w+|total capac\w+ of {_GIB}", rest)
     if index is not None:
         more["gpu_index_in_process"] = int(index[1])
     if total is not None:

@@ -87,6 +87,9 @@ def test_a_date_in_a_number_s_place_is_no_number() -> None:
     said = '{"card3": {"Temperature (Sensor junction) (C)": DATE}}'
     (found,) = parse_text("hy-smi", [], said.replace("DATE", date))["gpus"]
     assert (found["index"], found["temperature_c"]) == (3, None)
+    for total, told in (("15.5", 15.5), ("23:58:51", None), ("Jul 19 23:58:51 2031", None)):
+        found = parse_text("vllm", [], f"CUDA out of memory. (GPU 0; {total} GiB total capacity; 1 GiB free)")
+        assert found.get("total_gib") == told
     share = "Not enough memory. Please try to increase --mem-fraction-static. mem_fraction_static="
     assert "mem_fraction_static" not in parse_text("sglang", [], share + date)
     assert parse_text("sglang", [], share + "0.8,")["mem_fraction_static"] == 0.8
