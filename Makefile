@@ -4,7 +4,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 export DEBIAN_FRONTEND := noninteractive
 
-.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint bench fuzz chaos kill-points lab-up
+.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint bench fuzz fuzz-guided chaos kill-points lab-up
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -52,6 +52,10 @@ SECONDS_EACH ?= 120
 
 fuzz: venv ## each parser of vendors' tools against changed texts for SECONDS_EACH seconds
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS_EACH)
+
+fuzz-guided: venv ## the same led by the branches that are reached; installs the extra `fuzz`
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz.guided --seconds $(SECONDS_EACH)
 
 chaos: lab-up ## random faults against a working fleet for MINUTES, and the invariant report
 	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES)
