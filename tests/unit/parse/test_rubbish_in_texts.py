@@ -67,6 +67,12 @@ def test_a_title_that_stands_twice_names_no_card() -> None:
     assert parse_text("efsmi", ["-L"], head + "4      A9X2      TQ77\n")["gpus"] == []
 
 
+def test_an_address_with_a_remark_in_it_is_none() -> None:
+    listed = "GPU#1  Parrot  0000{}:22:00.0  Available\n"
+    assert [card["bus_id"] for card in parse_text("mx-smi", ["-L"], listed.format(""))["gpus"]] == ["0000:22:00.0"]
+    assert "0000:22:00.0" not in [card["bus_id"] for card in parse_text("mx-smi", [], listed.format("[N/A]"))["gpus"]]
+
+
 def test_a_profile_without_a_number_has_none() -> None:
     text = "| GPU instance profiles: |\n| GPU  Name  Memory |\n| 2  MIG 1g.7gb  6.5 |\n"
     assert parse_text("nvidia-smi", ["mig", "-lgip"], text)["mig"]["profiles"] == [

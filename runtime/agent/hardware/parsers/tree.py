@@ -65,8 +65,8 @@ def from_keys(lines: list[str], heading: re.Pattern[str] = _GPU) -> Node:
             continue
         expanded = line.expandtabs(8)
         depth = len(expanded) - len(expanded.lstrip())
-        line = re.sub(r"\[[^\[\]]*\](?=\s*:)", "", line)  # "[Deprecated: ...]" beside a key
         gpu = heading.fullmatch(line.strip())
+        line = re.sub(r"\[[^\[\]]*\](?=\s*:)", "", line)  # "[Deprecated: ...]" beside a key
         key, colon, value = line.strip().partition(":")
         if gpu is not None:
             node = Node("gpu", gpu.group(1))
