@@ -159,6 +159,12 @@ def test_a_year_is_no_memory_of_a_process() -> None:
         "nvidia-smi": "| NVIDIA-SMI 5  Driver Version: 5.1 |\n+---+\n"
         "| Processes: |\n|====|\n| 3 N/A N/A 77 C work {} |\n",
     }
+    later = of_tools["nvidia-smi"].format("2031-07-19 23:58:51MiB")
+    assert [row["memory_mib"] for row in parse_text("nvidia-smi", [], later)["processes"]] == [None]
+    refused = "Unable to create a GPU instance on GPU  0 using profile {} In use by another client"
+    for profile, blamed in (("14:", [14]), ("23:58:51", [])):
+        found = parse_text("nvidia-smi", ["mig"], refused.format(profile))["blamed"]
+        assert [each["profile_id"] for each in found] == blamed
     for tool, text in of_tools.items():
         (found,) = parse_text(tool, [], text.format("40 MiB"))["processes"]
         assert (found["pid"], found["memory_mib"]) == (77, 40), tool

@@ -30,7 +30,7 @@ _SENTENCES = tuple(
         r"(?P<reason>Field \".*?\" is not a valid field to query)\.?",
         r"Warning: MIG mode is in pending \w+ state for GPU\s+" + _BUS + r"\s*:\s*(?P<reason>.+)",
         r"Unable to (?:en|dis)able MIG Mode for GPU\s+" + _BUS + r"\s*:\s*(?P<reason>.+)",
-        r"Unable to create a GPU instance on GPU\s+(?P<index>\d{1,9})\s+using profile\s+(?P<profile>\d{1,9})\s*:"
+        r"Unable to create a GPU instance on GPU\s+(?P<index>\d{1,9})\s+using profile\s+(?P<profile>\d{1,9})\s*:(?!\d)"
         r"\s*(?P<reason>.+)",
         r"Unable to create a compute instance on GPU\s+(?P<index>\d{1,9})\b.*?:\s*(?P<reason>.+)",
         r"Unable to destroy (?:GPU|compute) instance ID\s+\d+ from GPU\s+(?P<index>\d{1,9})\b.*?:\s*(?P<reason>.+)",

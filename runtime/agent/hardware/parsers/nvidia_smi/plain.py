@@ -26,7 +26,7 @@ _FREE = r"(?<!\S)(?<!:\d\d\s)"
 _SLICE = re.compile(r"(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})")
 _PROCESS = re.compile(
     r"(?P<gpu>\d{1,9})\s+(?:(?P<gi>\d{1,9}|N/A)\s+(?P<ci>\d{1,9}|N/A)\s+)?(?P<pid>\d{1,9})\s+(?P<type>[A-Z](?:\+[A-Z])*)\s+"
-    r"(?P<name>.*?)\s*(?P<memory>(?<!\d)(?<!:\d\d\s)\d+\s*[KMG]iB|N/A|\[?Not Supported\]?|ERR!)?"
+    r"(?P<name>.*?)\s*(?P<memory>(?<![\d:.,])(?<!:\d\d\s)\d+\s*[KMG]iB|N/A|\[?Not Supported\]?|ERR!)?"
 )
 
 _LABELS = {
