@@ -185,9 +185,9 @@ def _run(options: argparse.Namespace) -> int:
     for warning in loaded.warnings:
         logging.getLogger(__name__).warning("%s", masker.text(warning))
 
-    from runtime.agent.app import build
     from runtime.agent.link.identity import IdentityError
     from runtime.agent.state import StateError
+    from runtime.agent.wiring import build
 
     log = logging.getLogger(__name__)
     stop = threading.Event()

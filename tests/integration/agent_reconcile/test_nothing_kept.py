@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from runtime.agent.app import Agent, build
+from runtime.agent.app import Agent
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.held import Held
 from runtime.agent.tasks.records import ClaimRecord, Key
+from runtime.agent.wiring import build
 from runtime.protocol.masking import Masker
 from runtime.protocol.tasks import TaskSpec
 from tests.integration.agent_tasks.agent_bench import Plane

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from runtime.agent.app import Agent, build
+from runtime.agent.app import Agent
 from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.journal import open_journal
 from runtime.agent.tasks.records import ClaimRecord, Key, Stage
+from runtime.agent.wiring import build
 from runtime.protocol.masking import Masker
 from runtime.protocol.tasks import TaskSpec
 from tests.integration.agent_link.stub_server import CONTROL_PLANE, Reply, StubServer, beat_answer, stub_server
