@@ -17,7 +17,6 @@ from runtime.server.services.card_troubles import Trouble, plain
 from runtime.server.services.placement.model import (
     CardNeed,
     Need,
-    Pick,
     Site,
     fits_model,
     fits_shape,
@@ -233,20 +232,6 @@ def troubled(card: Gpu, site: Site) -> Trouble:
         if state is not CardHealth.OK:
             return site.view.card_troubles.get(name) or plain(name, state)
     return plain(card.uuid, CardHealth.OK)
-
-
-def choose(need: CardNeed, cards: tuple[Gpu, ...], site: Site) -> tuple[Pick, ...] | None:
-    """Cards for the task from those that would do, in the node's order; None when too few are free."""
-    free = [pick for card in cards if (pick := site.pick(card, need)) is not None]
-    if len(free) < need.count:
-        return None
-    if not need.same_nvlink_domain or need.count == 1:
-        return tuple(free[: need.count])
-    for domain in site.view.nvlink_domains:
-        inside = [pick for pick in free if pick.card.uuid in domain]
-        if len(inside) >= need.count:
-            return tuple(inside[: need.count])
-    return None
 
 
 def _cordon(site: Site) -> str:

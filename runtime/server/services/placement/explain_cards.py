@@ -12,11 +12,11 @@ from runtime.server.services.placement.constraints import (
     CARDS,
     CardConstraint,
     asked_of,
-    choose,
     static_cards,
     troubled,
 )
 from runtime.server.services.placement.model import CardNeed, Site
+from runtime.server.services.placement.score import choose
 
 HEALTH = "health"
 NAMED = 3

@@ -36,7 +36,8 @@ class CardNeed:
 
 @dataclass(frozen=True)
 class Need:
-    """What a task needs of a node. ``model`` and ``engine`` are wishes: of a task that leaves its image to the node."""
+    """What a task needs of a node. ``image`` is a wish, and so are ``model`` and ``engine``: of a task that leaves its
+    image to the node."""
 
     driver: Driver = Driver.DOCKER
     node_id: str | None = None
@@ -45,6 +46,7 @@ class Need:
     cpus: float = 0
     memory_mib: int = 0
     host_ports: tuple[int, ...] = ()
+    image: str | None = None
     model: str | None = None
     engine: str = AUTO
 
@@ -130,9 +132,9 @@ class Site:
             self.held.setdefault(pick.parent_uuid, {})[pick.slot] = row
 
     def lacks(self, need: Need) -> tuple[bool, bool]:
-        """Whether the engine, and the model, of a task without an image are not known to be here."""
+        """Whether the image, or the engine of a task without one, and the model are not known to be here."""
         if need.model is None:
-            return False, False
+            return need.image is None or need.image not in (self.view.images or ()), False
         engines = self.view.engines or frozenset()
         there = bool(engines) if need.engine == AUTO else need.engine in engines
         return not there, need.model not in (self.view.models or ())
@@ -141,6 +143,10 @@ class Site:
         """The card, and the one that it is a slice of, are known to be well."""
         names = [card.uuid] if card.parent_uuid is None else [card.uuid, card.parent_uuid]
         return all(self.view.card_health.get(name, CardHealth.UNKNOWN) is CardHealth.OK for name in names)
+
+    def is_free(self, card: Gpu) -> bool:
+        """Whether nobody holds this slice, or its card."""
+        return self._slice(card) is not None
 
     def pick(self, card: Gpu, wanted: CardNeed) -> Pick | None:
         """How the card is taken as wanted, None while it is not free for that."""
@@ -210,9 +216,15 @@ def need_of(spec: dict[str, Any]) -> Need:
         cpus=spec.get("cpus") or 0,
         memory_mib=spec.get("memory_mib") or 0,
         host_ports=tuple(sorted(port for port in ports if port is not None)),
+        image=_reference(spec["image"]) if spec.get("image") is not None else None,
         model=spec.get("model") if spec.get("image") is None else None,
         engine=(spec.get("engine") or AUTO) if spec.get("image") is None else AUTO,
     )
+
+
+def _reference(image: str) -> str:
+    """As an engine names it in its list: with the tag that stands for none."""
+    return image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
 
 
 def _cards_of(gpus: dict[str, Any]) -> CardNeed:
