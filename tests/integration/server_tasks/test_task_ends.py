@@ -46,8 +46,9 @@ def test_a_program_that_ended_is_never_run_again(any_plane: Plane) -> None:
     assert shown["attempts"][0]["ended_at"] is not None
     assert [card["uuid"] for card in shown["gpus_assigned"]] == ["GPU-gpu-a-0", "GPU-gpu-a-1"]
     assert allocations(any_plane) == []
-    states = [event["code"] for event in any_plane.events(kind="task_state", task="t1")]
-    assert states == ["pending", "scheduled", "running", "failed"]
+    states = [(event["code"], event["node_id"]) for event in any_plane.events(kind="task_state", task="t1")]
+    assert states == [("pending", None), ("scheduled", "gpu-a"), ("running", "gpu-a"), ("failed", "gpu-a")]
+    assert len(any_plane.events(kind="task_state", node="gpu-a")) == 3
 
 
 def test_what_a_node_says_beside_an_end_becomes_the_tasks_warnings(any_plane: Plane) -> None:

@@ -120,7 +120,7 @@ def move(
         tx,
         EventKind.TASK_STATE,
         code=status.value,
-        node_id=row["node_id"],
+        node_id=(values or {}).get("node_id") or row["node_id"],  # the one that it goes to, else the one that it leaves
         task_id=row["id"],
         attempt=(values or {}).get("attempt", row["attempt"]),
         actor=actor,
