@@ -22,10 +22,6 @@ class Memory:
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / FILE
 
-    @property
-    def exists(self) -> bool:
-        return self._path.exists()
-
     def read(self) -> dict[str, Owed]:
         """What an earlier run has written; nothing where it cannot be read."""
         try:

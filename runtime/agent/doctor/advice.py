@@ -56,9 +56,13 @@ _OTHER = "look at dmesg and at the vendor's tool"
 _MODULES = {"nvidia": "nvidia"}
 
 
+def module_of(vendor: str) -> str:
+    """What modprobe is to be given."""
+    return _MODULES.get(vendor, f"that of {vendor}'s driver")
+
+
 def advice_for(words: str, *, kind: Optional[str] = None, vendor: str = "nvidia", folders: str = "") -> str:
     """``folders``: where the tool's libraries are looked for."""
     text = next((advice for pattern, advice in _BY_WORDS if re.search(pattern, words, re.IGNORECASE)), None)
     text = text or _BY_KIND.get(kind or "") or _OTHER
-    module = _MODULES.get(vendor, f"that of {vendor}'s driver")
-    return text.format(module=module, folders=folders or "their folder")
+    return text.format(module=module_of(vendor), folders=folders or "their folder")

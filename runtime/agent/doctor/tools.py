@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Callable, Optional
 
 from runtime.agent.deadline import Begun
@@ -16,7 +14,7 @@ from runtime.agent.doctor.findings import Finding, Point, failure, finding, ok, 
 from runtime.agent.doctor.vendors import ALL, Known, VendorFacts
 from runtime.agent.hardware.asking import ask
 from runtime.agent.hardware.detector import CollectorError
-from runtime.agent.hardware.tools import ToolRunner
+from runtime.agent.hardware.tools import ToolRunner, is_executable
 from runtime.agent.hardware.vendors.plain import Tool, path_of
 
 TOOL_S = 8.0
@@ -68,7 +66,7 @@ def _look_at(tool: Tool, vendor: Known, settings: Mapping[str, str], runner: Too
     facts = ToolFacts(tool.name, vendor.name, folders=tool.environment.get("LD_LIBRARY_PATH", ""))
     if path is None:
         return facts
-    facts = replace(facts, path=path, configured=setting is not None, runnable=_runnable(path))
+    facts = replace(facts, path=path, configured=setting is not None, runnable=is_executable(path))
     if not facts.runnable:
         return facts
     began = time.monotonic()
@@ -88,11 +86,7 @@ def _look_at(tool: Tool, vendor: Known, settings: Mapping[str, str], runner: Too
 
 def _unknown(name: str, path: str) -> ToolFacts:
     """A command of the settings that is asked by nobody here."""
-    return ToolFacts(name, path=path, configured=True, runnable=_runnable(path))
-
-
-def _runnable(path: str) -> bool:
-    return Path(path).is_file() and os.access(path, os.X_OK)
+    return ToolFacts(name, path=path, configured=True, runnable=is_executable(path))
 
 
 def judge_tools(tools: Sequence[ToolFacts], vendors: Mapping[str, VendorFacts], answering: Collection[str]) -> Finding:

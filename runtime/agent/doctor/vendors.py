@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
+from runtime.agent.doctor.advice import module_of
 from runtime.agent.doctor.findings import Point, warning
 from runtime.agent.hardware.detectors import VENDORS
 from runtime.agent.hardware.nvidia import PCI_VENDOR, SMI_PLACES
@@ -14,7 +15,7 @@ from runtime.agent.hardware.nvidia_by_smi import SMI
 from runtime.agent.hardware.nvml_cards import VENDOR as NVIDIA
 from runtime.agent.hardware.parsers import nvidia_smi
 from runtime.agent.hardware.pci import DISPLAY_CLASSES, SYSFS, accelerators, bound_driver, is_virtual_function
-from runtime.agent.hardware.vendors.plain import ROOT, Tool
+from runtime.agent.hardware.vendors.plain import ROOT, Tool, is_signed
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,7 @@ def look_at_vendors(sysfs: Path = SYSFS, root: Path = ROOT) -> dict[str, VendorF
 def _look_at(vendor: Known, sysfs: Path, root: Path) -> VendorFacts:
     plugged = [at for number in vendor.pci_vendors for at in accelerators(number, sysfs, vendor.pci_classes)]
     devices = {at: bound_driver(at, sysfs) for at in plugged if not is_virtual_function(at, sysfs)}
-    signed = any(next(root.glob(sign.lstrip("/")), None) is not None for sign in vendor.signs)
-    return VendorFacts(vendor.name, devices, signed)
+    return VendorFacts(vendor.name, devices, is_signed(vendor.signs, root))
 
 
 def judge_devices(facts: VendorFacts, cards: int) -> list[Point]:
@@ -83,13 +83,12 @@ def judge_devices(facts: VendorFacts, cards: int) -> list[Point]:
     points: list[Point] = []
     idle = [at for at, driver in facts.devices.items() if driver is None]
     if idle:
-        module = "nvidia" if facts.name == NVIDIA else "the vendor's module"
         points.append(
             warning(
                 f"{_devices(facts, idle)} without a driver in the kernel",
                 "a driver that has them",
-                f"install {facts.name}'s driver for this kernel and load it (modprobe {module}); dmesg says why it was "
-                "not (another kernel, Secure Boot, firmware)",
+                f"install {facts.name}'s driver for this kernel and load it (modprobe {module_of(facts.name)}); "
+                "dmesg says why it was not (another kernel, Secure Boot, firmware)",
             )
         )
     away = [at for at, driver in facts.devices.items() if driver in TO_MACHINES]

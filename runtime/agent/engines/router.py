@@ -15,6 +15,7 @@ from runtime.agent.engines.options import Launch, OptionRefused, Options, read_o
 from runtime.agent.engines.route import needs_route
 from runtime.agent.engines.templates import Template, routes_of
 from runtime.agent.hardware.tools import ToolError
+from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.agent.models.look import NoLook
 from runtime.agent.models.names import hub_name
 from runtime.agent.tasks.checks import CheckFailed, checked_env
@@ -27,8 +28,6 @@ from runtime.protocol.tasks import AssignedGpu, HealthProbe, TaskSpec, Volume
 if TYPE_CHECKING:
     from runtime.agent.settings import AgentSettings
     from runtime.protocol.heartbeat import DiscoveredModel
-
-VIRTUAL = "virtual"
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""One question to a vendor's tool: what it prints, or why that is no answer. For all vendors alike."""
+"""One question to a vendor's tool: what it prints, or why that is no answer; how often what lasts is asked for. For all
+vendors alike."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import Optional
 from runtime.agent.hardware.detector import CollectorError, NoAnswer
 from runtime.agent.hardware.tools import ToolError, ToolRunner
 
+WIDE_EVERY = 60
+"""What lasts is asked for once in this many collections (5 minutes)."""
 TEXT_LIMIT = 1024 * 1024
 """Several times what any tool prints for sixteen cards, and little enough to be read in a second or two."""
 

@@ -33,7 +33,7 @@ def _of(vendor: Vendor) -> tuple[str, Factory]:
 
 DETECTORS: tuple[tuple[str, Factory], ...] = (
     *map(_of, BEFORE_NVIDIA),
-    ("nvidia", Nvidia),
+    (Nvidia.vendor, Nvidia),
     *map(_of, AFTER_NVIDIA),
 )
 """(vendor, what makes its detector), in order of preference."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from runtime.agent.hardware.asking import ask
+from runtime.agent.hardware.asking import WIDE_EVERY, ask
 from runtime.agent.hardware.detector import FULL, Cards, CollectorError, Detection
 from runtime.agent.hardware.failed import with_failed
 from runtime.agent.hardware.holders import Places
@@ -26,8 +26,6 @@ from runtime.protocol.nodes import CardNote
 PCI_VENDOR = "0x10de"
 SMI_PLACES = ("/usr/bin/nvidia-smi",)
 WSL_DEVICE = Path("/dev/dxg")
-WIDE_EVERY = 60
-"""Links, error counts and remapped rows are read once in this many collections (5 minutes)."""
 
 
 class Nvidia:
@@ -109,7 +107,7 @@ class Nvidia:
 
     def _by_nvml(self, known: list[Gpu]) -> Optional[Cards]:
         """None when the library cannot be loaded after all, and the tool is here."""
-        wide = self._collections % WIDE_EVERY == 0
+        wide = self._collections % WIDE_EVERY == 0  # links, error counts and remapped rows
         answer = self._child.ask("wide" if wide else "collect")
         if "error" in answer:
             self._library_gone = answer["error"] == LIBRARY_MISSING

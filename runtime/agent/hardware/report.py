@@ -77,7 +77,7 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
     # A card that is cut is given out by its slices alone.
     cut = {gpu.parent_uuid for gpu in snapshot.gpus or []}
     classes = Counter(gpu.gpu_class for gpu in snapshot.gpus or [] if gpu.gpu_class and gpu.uuid not in cut)
-    real = [gpu for gpu in snapshot.gpus or [] if gpu.vendor != "virtual"]
+    real = [gpu for gpu in snapshot.gpus or [] if gpu.vendor != VIRTUAL]
     cannot = [] if real else ["no accelerator that answers: cannot run tasks that ask for cards"]
     cannot += _left_out(snapshot)
     report: dict[str, Any] = {

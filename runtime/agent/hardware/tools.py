@@ -85,12 +85,12 @@ def find_command(
         return setting
     table = FALLBACK_PATHS if fallbacks is None else fallbacks
     for candidate in (*fixed, *table.get(name, ())):
-        if _is_executable(candidate):
+        if is_executable(candidate):
             return candidate
     return shutil.which(name, path=path)
 
 
-def _is_executable(path: str) -> bool:
+def is_executable(path: str) -> bool:
     return Path(path).is_file() and os.access(path, os.X_OK)
 
 

@@ -14,13 +14,13 @@ from runtime.agent.hardware.detectors import VENDORS
 from runtime.agent.hardware.giving.decide import to_container, to_process
 from runtime.agent.hardware.giving.description import Card, CardOptions, Giving, Host, NotGiven
 from runtime.agent.hardware.giving.host import read_host
+from runtime.agent.hardware.nvml_cards import VENDOR as NVIDIA
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.protocol.hardware import Gpu
 
 if TYPE_CHECKING:
     from runtime.agent.hardware.inventory import GpuSnapshot
 
-NVIDIA = "nvidia"
 NVIDIA_RUNTIME = "nvidia"
 
 GIVINGS: dict[str, Giving] = {vendor.name: vendor.giving for vendor in VENDORS}

@@ -92,7 +92,7 @@ def test_a_probe_that_ends_well_gives_the_card_back(engine: Any, probed: Callabl
     assert there() == []
     assert card.uuid in str(node.cards.runtime_calls()[asked:]), "it had the card, by the runtime that hands it out"
     card.round()
-    assert not card.memory.exists
+    assert card.memory.read() == {}
 
 
 def test_one_that_ends_badly_keeps_it_out_and_comes_again_later(engine: Any, probed: Callable[..., Probed]) -> None:

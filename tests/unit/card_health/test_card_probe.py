@@ -219,7 +219,7 @@ def test_a_probe_is_given_its_card_alone_as_a_task_is_and_is_no_task() -> None:
 
 def test_debts_outlive_the_agent(tmp_path: Path) -> None:
     memory = Memory(tmp_path)
-    assert memory.read() == {} and not memory.exists
+    assert memory.read() == {} and not (tmp_path / FILE).exists()
     owed = {"GPU-a": Owed("2026-01-01T00:00:00Z", "lost")}
     assert memory.write(owed)
     assert Memory(tmp_path).read() == owed

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from runtime.agent.hardware.visibility import HANDED_OUT, NVIDIA
+from runtime.agent.hardware.nvml_cards import VENDOR as NVIDIA
+from runtime.agent.hardware.visibility import HANDED_OUT
 from runtime.protocol.hardware import Gpu
 
 COMMON_NVIDIA = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "dxg")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from runtime.agent.hardware.asking import ask
+from runtime.agent.hardware.asking import WIDE_EVERY, ask
 from runtime.agent.hardware.cards import Key, by_uuid_or_bus, cards_of, refuse_failed
 from runtime.agent.hardware.detector import BY_ABSENCE, NONE, Cards, CollectorError, Detection, NoAnswer
 from runtime.agent.hardware.giving.description import Giving
@@ -24,10 +24,9 @@ from runtime.protocol.hardware import Gpu
 
 ROOT = Path("/")
 
-WIDE_EVERY = 60
-"""What lasts is asked for once in this many collections (5 minutes), and at once when other cards are listed."""
 AGAIN_EVERY = 12
-"""And again after so many (a minute) when nothing of it was answered."""
+"""What lasts is asked for again after so many collections (a minute) when nothing of it was answered, and at once when
+other cards are listed."""
 
 PASSING = ("memory_used_mib", "utilization_pct", "temperature_c", "power_w", "health", "health_raw", "failure")
 """Fields of a reading that are of the moment: never taken from an old answer."""
@@ -83,6 +82,11 @@ def path_of(tool: Tool, setting: Optional[str]) -> Optional[str]:
     """Where a tool is; ``setting`` is the place that the settings name."""
     places = [str(place) for pattern in tool.places for place in sorted(ROOT.glob(pattern.lstrip("/")))]
     return find_command(tool.name, setting=setting, fixed=places)
+
+
+def is_signed(signs: Sequence[str], root: Path = ROOT) -> bool:
+    """Whether one of these files, named by patterns, is below ``root``."""
+    return any(next(root.glob(sign.lstrip("/")), None) is not None for sign in signs)
 
 
 class PlainDetector:
@@ -185,7 +189,7 @@ class PlainDetector:
         return None
 
     def _signed(self) -> bool:
-        return any(next(self._root.glob(sign.lstrip("/")), None) is not None for sign in self._about.signs)
+        return is_signed(self._about.signs, self._root)
 
     def _plugged(self) -> int:
         about = self._about
