@@ -9,17 +9,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 from runtime.agent.engines.templates import entry_fault
+from runtime.agent.key_file import KeyFileError, key_faults, read_key_file
 from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.build import this_build
 from runtime.protocol.constraints import Text, Within
-from runtime.protocol.credentials import BOM, fits_a_header, password_in
+from runtime.protocol.credentials import password_in
 from runtime.protocol.engines import FORMATS
 from runtime.protocol.masking import Masker
 from runtime.protocol.names import ImageReferenceError, is_node_id, parse_image_reference
@@ -28,7 +28,6 @@ from runtime.protocol.settings import AWAITS, PREFIX, SECRET, Loaded, SettingsEr
 from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
 DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
-KEY_FILE_LIMIT = 4096
 
 
 def default_workers() -> int:
@@ -172,58 +171,13 @@ def _with_key(loaded: Loaded[AgentSettings], warnings: list[str]) -> tuple[Agent
             return settings, origins, [Fault("api_key_file", "a key as well as a key file", "one of the two")]
         given, file = (given, None) if by_value > by_file else (None, file)
     if file is None:
-        return settings, origins, [] if given is None else _key_faults("api_key", given)
+        return settings, origins, [] if given is None else key_faults("api_key", given)
     try:
         key = read_key_file(Path(file), warnings)
     except KeyFileError as error:
         return settings, origins, [Fault("api_key_file", error.found, error.wanted)]
     origins["api_key"] = file
     return dataclasses.replace(settings, api_key=key), origins, []
-
-
-class KeyFileError(ValueError):
-    def __init__(self, found: str, wanted: str) -> None:
-        super().__init__(f"found {found}, wanted {wanted}")
-        self.found = found
-        self.wanted = wanted
-
-
-def read_key_file(path: Path, warnings: list[str]) -> str:
-    """The key in ``path``, without its one newline at the end; KeyFileError says what is wrong, never the key."""
-    try:
-        with path.open("rb") as handle:
-            data = handle.read(KEY_FILE_LIMIT + 1)
-            mode = os.fstat(handle.fileno()).st_mode
-    except OSError as error:
-        raise KeyFileError(f"{path}: {error.strerror}", "a file with the system key, readable by the agent") from None
-    if stat.S_IMODE(mode) & 0o077:
-        warnings.append(f"api_key_file: {path} is open to others (mode {stat.S_IMODE(mode):04o}); wanted 0600")
-    if len(data) > KEY_FILE_LIMIT:
-        raise KeyFileError(f"{path} with more than {KEY_FILE_LIMIT} bytes", "a file with the key alone")
-    if data.startswith(BOM):
-        raise KeyFileError(f"{path} that begins with a byte order mark", "printable ASCII: save it as plain text")
-    if data.endswith(b"\r\n"):
-        raise KeyFileError(
-            f"{path} ends with a carriage return (saved with Windows line ends)",
-            "the key and at most one newline: save it with Unix line ends",
-        )
-    if data.endswith(b"\n"):
-        data = data[:-1]
-    try:
-        key = data.decode("ascii")
-    except UnicodeDecodeError:
-        raise KeyFileError(f"{path} with bytes that are not ASCII", "a key of printable ASCII") from None
-    for fault in _key_faults("api_key_file", key):
-        raise KeyFileError(f"{path} with {fault.found}", fault.wanted)
-    return key
-
-
-def _key_faults(path: str, key: str) -> list[Fault]:
-    if not key:
-        return [Fault(path, "an empty key", "the system key")]
-    if not fits_a_header(key):
-        return [Fault(path, "a key with blanks, line breaks or characters beyond ASCII", "printable ASCII, no blanks")]
-    return []
 
 
 def _faults(settings: AgentSettings) -> list[Fault]:
@@ -325,14 +279,6 @@ def state_dir_of(path: Optional[Path], environ: Mapping[str, str]) -> Path:
         document = None
     value = document.get("state_dir") if isinstance(document, dict) else None
     return Path(value if isinstance(value, str) else AgentSettings.state_dir)
-
-
-def named_fabrics(environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The fabrics that this machine's settings name; none where there are no settings, or none that can be read."""
-    loaded, faults = load_with_faults(None, environ)
-    if loaded is None or any(fault.path.startswith("fabrics") for fault in faults):
-        return []
-    return loaded.settings.fabrics
 
 
 def named_fabrics(environ: Mapping[str, str]) -> list[dict[str, Any]]:
