@@ -21,8 +21,9 @@ from runtime.server.services.held import Held, observation, restored
 from runtime.server.services.registration import KnownNode, Verdict
 from runtime.server.services.tasks import lifecycle
 from runtime.server.services.tasks.claims import hand_over
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import nodes, tasks
+from runtime.server.store.transaction import Tx
 
 log = logging.getLogger(__name__)
 

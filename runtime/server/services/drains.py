@@ -18,8 +18,9 @@ from runtime.server.services.board import Board
 from runtime.server.services.events import emit
 from runtime.server.services.presence import Presence
 from runtime.server.services.tasks import operate
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import nodes, tasks
+from runtime.server.store.transaction import Tx
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from runtime.protocol.nodes import Event, EventKind
 from runtime.protocol.times import now, to_wire
-from runtime.server.store.database import Tx
 from runtime.server.store.tables import events
+from runtime.server.store.transaction import Tx
 
 LEAP = 1_000_000
 """More events than any time between a copy and its return holds."""

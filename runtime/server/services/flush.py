@@ -20,8 +20,9 @@ from runtime.server.services.backlog import Noted
 from runtime.server.services.events import emit
 from runtime.server.services.presence import Presence
 from runtime.server.services.tasks import lifecycle
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import nodes
+from runtime.server.store.transaction import Tx
 
 log = logging.getLogger(__name__)
 

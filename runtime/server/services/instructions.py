@@ -26,8 +26,9 @@ from runtime.server.services.instruction_check import Request, faults
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.tasks.claims import Reporter
 from runtime.server.services.tasks.rows import plain
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import instructions, nodes
+from runtime.server.store.transaction import Tx
 from runtime.server.validation import refusal
 
 EXPIRES_S: dict[Channel, float] = {Channel.SLICE: 600, Channel.IMAGE: 86400, Channel.FILE: 86400}

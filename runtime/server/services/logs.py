@@ -18,8 +18,9 @@ from runtime.protocol.times import from_wire, to_wire
 from runtime.server.services.tasks import rows
 from runtime.server.services.tasks.claims import Reporter, attempt_of
 from runtime.server.services.tasks.rows import plain
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import task_logs, tasks
+from runtime.server.store.transaction import Tx
 
 LONGEST_CHARACTER = 3
 """A byte that is no text becomes the replacement character, which has so many."""

@@ -14,8 +14,9 @@ from runtime.server.services.events import emit
 from runtime.server.services.nodes import not_found
 from runtime.server.services.presence import Presence
 from runtime.server.services.tasks import lifecycle
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import exclusions, gpu_allocations, nodes, orphans, tasks, witnesses
+from runtime.server.store.transaction import Tx
 
 
 def cordon(db: Database, presence: Presence, node_id: str, reason: str, owner: str) -> None:

@@ -12,8 +12,8 @@ from runtime.protocol.instructions import SliceRequest
 from runtime.protocol.problems import Problem
 from runtime.server.services.placement.model import WHOLE_SLOT, slot_of
 from runtime.server.services.tasks.why import holders
-from runtime.server.store.database import Tx
 from runtime.server.store.tables import gpu_allocations
+from runtime.server.store.transaction import Tx
 
 MODES = {"nvidia-mig": "mig", "hygon-hami": "hami"}
 

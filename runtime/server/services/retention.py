@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from runtime.protocol import times
 from runtime.server.services.instructions import OVER
 from runtime.server.services.tasks import lifecycle
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import events, instructions
+from runtime.server.store.transaction import Tx
 
 CHUNK = 500
 """Rows that go in one transaction: others want to write too."""

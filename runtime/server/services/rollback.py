@@ -23,8 +23,9 @@ from runtime.protocol.heartbeat import Foreign, Heartbeat, LostRevisions
 from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.server.services import events
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import control_plane, orphans, witnesses
+from runtime.server.store.transaction import Tx
 
 log = logging.getLogger(__name__)
 

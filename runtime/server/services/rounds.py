@@ -25,8 +25,8 @@ from runtime.server.services.leader import Leader
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement.round import place
 from runtime.server.services.tasks import lifecycle
-from runtime.server.store.database import Tx
 from runtime.server.store.tables import nodes
+from runtime.server.store.transaction import Tx
 
 if TYPE_CHECKING:
     from runtime.server.parts import Parts

@@ -12,8 +12,9 @@ from runtime.protocol import times
 from runtime.protocol.nodes import EventKind
 from runtime.server.auth import token_hash
 from runtime.server.services.events import emit
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import tokens
+from runtime.server.store.transaction import Tx
 
 PREFIX = "hft_"
 """So that a token is known for one wherever it turns up."""

@@ -26,7 +26,7 @@ from runtime.protocol.problems import Problem
 from runtime.server.store import engines, tables
 from runtime.server.store.refusals import database_problems
 from runtime.server.store.sqlite_file import SqliteFile
-from runtime.server.store.transaction import Tx as Tx
+from runtime.server.store.transaction import Tx
 
 T = TypeVar("T")
 

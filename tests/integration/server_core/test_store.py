@@ -18,9 +18,10 @@ from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.server.services.events import emit
 from runtime.server.store import refusals, tables
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.errors import StoreError
 from runtime.server.store.migrate import head, migrate
+from runtime.server.store.transaction import Tx
 from runtime.server.store.vault import Vault, VaultError
 from tests.integration.postgres import Postgres
 from tests.integration.server_core.plane import wait_until

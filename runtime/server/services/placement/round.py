@@ -22,8 +22,9 @@ from runtime.server.services.placement.decide import decide
 from runtime.server.services.placement.model import Assignment, Pick
 from runtime.server.services.placement.waking import Sleeper, same_cards
 from runtime.server.services.tasks import rows
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import attempts, gpu_allocations, tasks
+from runtime.server.store.transaction import Tx
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from runtime.server.services.restore import facts, plan
 from runtime.server.services.restore.carrying import Acceptance, Result
 from runtime.server.services.restore.plan import Plan, Verdict
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import control_plane, tasks
+from runtime.server.store.transaction import Tx
 
 
 def look(db: Database, now: datetime, patience_s: float) -> Result:

@@ -12,8 +12,8 @@ from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement.model import CardNeed, Pick, Site, need_of
 from runtime.server.services.placement.snapshot import held_cards
 from runtime.server.services.restore.facts import Holder, Told
-from runtime.server.store.database import Tx
 from runtime.server.store.tables import gpu_allocations, nodes
+from runtime.server.store.transaction import Tx
 
 Gone = Callable[[str, Holder], bool]
 """``gone(node_id, holder)``: the node has said that it does not hold this."""

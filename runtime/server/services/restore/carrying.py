@@ -24,8 +24,8 @@ from runtime.server.services.tasks import ends, rows
 from runtime.server.services.tasks.check import starts_allowed
 from runtime.server.services.tasks.confidential import public_part
 from runtime.server.services.tasks.rows import RESTORED, Row
-from runtime.server.store.database import Tx
 from runtime.server.store.tables import attempts, control_plane, orphans, tasks, witnesses
+from runtime.server.store.transaction import Tx
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from runtime.server.services.events import DETAIL_CHARS, emit
 from runtime.server.services.tasks import claims, rows
 from runtime.server.services.tasks.claims import Answer, Reporter
 from runtime.server.services.tasks.rows import Row
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import events
+from runtime.server.store.transaction import Tx
 
 SHOWN = 20
 

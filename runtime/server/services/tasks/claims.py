@@ -15,8 +15,9 @@ from runtime.protocol.tasks import Reclaim
 from runtime.server.services.events import emit
 from runtime.server.services.tasks import rows, view
 from runtime.server.services.tasks.rows import Row
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import attempts, tasks
+from runtime.server.store.transaction import Tx
 
 
 @dataclass(frozen=True)

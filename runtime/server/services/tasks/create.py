@@ -21,8 +21,9 @@ from runtime.server.services.events import emit
 from runtime.server.services.tasks import rows, view
 from runtime.server.services.tasks.check import check, starts_allowed
 from runtime.server.services.tasks.confidential import public_part, secret_part
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import tasks
+from runtime.server.store.transaction import Tx
 from runtime.server.store.vault import Vault
 
 

@@ -15,8 +15,8 @@ from runtime.server.services.events import emit
 from runtime.server.services.tasks import rows
 from runtime.server.services.tasks.rows import Row
 from runtime.server.services.tasks.rules import BAD_ENDS_LIMIT, EXCLUDED_S, same_cause
-from runtime.server.store.database import Tx
 from runtime.server.store.tables import attempts, exclusions, nodes, tasks
+from runtime.server.store.transaction import Tx
 
 CORDON_OWNER = "system"
 

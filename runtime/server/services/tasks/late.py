@@ -13,8 +13,8 @@ from runtime.server.services.events import emit
 from runtime.server.services.tasks import rows
 from runtime.server.services.tasks.claims import Reporter, attempt_of
 from runtime.server.services.tasks.rows import Row, plain
-from runtime.server.store.database import Tx
 from runtime.server.store.tables import events
+from runtime.server.store.transaction import Tx
 
 
 def note_late_result(tx: Tx, row: Row, who: Reporter, update: TaskUpdate) -> None:

@@ -18,8 +18,9 @@ from runtime.server.services.rollback import is_rolled_back
 from runtime.server.services.tasks import ends, rows
 from runtime.server.services.tasks.rows import Row
 from runtime.server.services.tasks.rules import lost_outcome
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import gpu_allocations, nodes, tasks
+from runtime.server.store.transaction import Tx
 
 SERVER = "server"
 

@@ -14,8 +14,9 @@ from runtime.protocol.states import TERMINAL, Desired, Driver, Status
 from runtime.server.services.events import emit
 from runtime.server.services.tasks import ends, rows, view
 from runtime.server.services.tasks.rows import Row
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import nodes
+from runtime.server.store.transaction import Tx
 
 Action = Callable[[Tx, Row, str, datetime], None]
 

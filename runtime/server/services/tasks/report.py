@@ -20,8 +20,9 @@ from runtime.server.services.tasks import claims, ends, late, rows, rules
 from runtime.server.services.tasks.claims import Answer, Reporter
 from runtime.server.services.tasks.rows import Row, plain
 from runtime.server.services.tasks.view import Stored
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import attempts
+from runtime.server.store.transaction import Tx
 
 WARNINGS_MOST, WARNING_LENGTH = 8, 1000
 """So many of a report's warnings are kept, and so much of each: no result is refused for what is beside it."""

@@ -11,8 +11,8 @@ from runtime.protocol.nodes import EventKind
 from runtime.protocol.problems import Problem
 from runtime.protocol.states import Desired, Status
 from runtime.server.services.events import emit
-from runtime.server.store.database import Tx
 from runtime.server.store.tables import attempts, exclusions, gpu_allocations, task_logs, tasks
+from runtime.server.store.transaction import Tx
 
 Row = sa.RowMapping
 

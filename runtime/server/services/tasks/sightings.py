@@ -13,8 +13,9 @@ from runtime.protocol.states import Status
 from runtime.protocol.times import now, to_wire
 from runtime.server.services.events import emit
 from runtime.server.services.tasks.rows import plain
-from runtime.server.store.database import Database, Tx
+from runtime.server.store.database import Database
 from runtime.server.store.tables import attempts, gpu_allocations, tasks
+from runtime.server.store.transaction import Tx
 
 Holder = tuple[str, int]
 """(uid, attempt)"""
