@@ -35,7 +35,7 @@ def probe_plan(
         command=list(command) or None,
         network="none",
         log_max_mib=LOG_MIB,
-        devices=engine_options(options),
+        host_config=engine_options(options),
         files=options.files,
         shown=options.mounts,
         gpus=gpus,

@@ -30,7 +30,7 @@ def create_body(plan: ContainerPlan) -> dict[str, Any]:
         },
         # The task's volumes first, in their order.
         "Mounts": [_bind(mount) for mount in (*plan.mounts, *(Mount(place, place, True) for place in plan.shown))],
-        **plan.devices,
+        **plan.host_config,
     }
     if plan.network == "bridge":
         host["PortBindings"] = {

@@ -95,7 +95,7 @@ class Mount:
 @dataclass(frozen=True)
 class ContainerPlan:
     """A container as it shall be. ``env`` is complete: what the task said, and over it what the agent owns;
-    ``unset`` names what the image must not say either. ``devices`` holds parts of the engine's host configuration
+    ``unset`` names what the image must not say either. ``host_config`` holds parts of the engine's host configuration
     that give cards, ``files`` their device files among them; ``shown`` is mounted read-only where it is on the host;
     ``gpus`` are the cards themselves."""
 
@@ -116,7 +116,7 @@ class ContainerPlan:
     shm_mib: Optional[int] = None
     ipc_host: bool = False
     log_max_mib: int = 50
-    devices: dict[str, Any] = field(default_factory=dict)
+    host_config: dict[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     gpus: tuple[Gpu, ...] = ()

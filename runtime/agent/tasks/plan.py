@@ -74,7 +74,7 @@ def container_plan(
         shm_mib=checked.shm_mib,
         ipc_host=checked.ipc_host,
         log_max_mib=log_mib,
-        devices=engine_options(cards),
+        host_config=engine_options(cards),
         files=cards.files,
         shown=cards.mounts,
         gpus=checked.gpus,

@@ -145,7 +145,7 @@ def test_the_containers_body() -> None:
         memory_mib=16,
         shm_mib=64,
         log_max_mib=50,
-        devices={"Runtime": "nvidia"},
+        host_config={"Runtime": "nvidia"},
     )
     body = create_body(plan)
     host = body.pop("HostConfig")

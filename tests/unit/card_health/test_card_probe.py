@@ -208,7 +208,7 @@ def test_who_holds_a_card_or_a_part_of_it(card: Gpu, users: dict[str, str], who:
 def test_a_probe_is_given_its_card_alone_as_a_task_is_and_is_no_task() -> None:
     options = given([A], WELL, ["runc", "nvidia"], container_options)
     plan = probe_plan("p", "probe:1", ["check", "-q"], A, (A,), options, "gpu-a")
-    assert plan.env["NVIDIA_VISIBLE_DEVICES"] == "GPU-a" and plan.devices == {"Runtime": "nvidia"}
+    assert plan.env["NVIDIA_VISIBLE_DEVICES"] == "GPU-a" and plan.host_config == {"Runtime": "nvidia"}
     assert plan.command == ["check", "-q"] and plan.network == "none" and not plan.mounts
     assert plan.labels == {LABEL_PROBE: "GPU-a", f"{LABEL_PREFIX}node": "gpu-a"} and LABEL_UID not in plan.labels
     assert "CUDA_VISIBLE_DEVICES" in plan.unset
