@@ -45,7 +45,7 @@ def test_new_device_files_are_looked_at_at_once(broken: bool) -> None:
     assert machine.looked_at(4, broken=broken) == ([0, 1, 3] if broken else [0])
 
 
-def test_the_stamps_of_this_machine_stay_while_nothing_is_plugged() -> None:
+def test_this_machine_has_a_stamp_to_go_by() -> None:
     assert device_stamps()[0] is not None
 
 
