@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable, Optional
 
 CONTROL_PLANE = "11111111-2222-3333-4444-555555555555"
-DEADLINE_S = 15.0
+DEADLINE_S = 40.0
 
 
 @dataclass

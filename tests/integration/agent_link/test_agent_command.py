@@ -72,7 +72,7 @@ def start(tmp_path):
     for child in children:
         if child.poll() is None:
             child.kill()
-        child.communicate(timeout=20)
+        child.communicate(timeout=40)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -83,7 +83,7 @@ def test_run_until_a_signal(server: StubServer, tmp_path, start, number: int) ->
     status = run(tmp_path, "status", "--json", "--wait", "10")
     assert status.returncode == 0 and json.loads(status.stdout)["registered"] is True
     child.send_signal(number)
-    _, errors = child.communicate(timeout=20)
+    _, errors = child.communicate(timeout=40)
     assert child.returncode == 0
     assert server.requests[-1].body["leaving"] is True
     assert KEY not in errors and "registered with control plane" in errors
@@ -104,7 +104,7 @@ def test_each_start_is_a_new_run_of_the_same_instance(server: StubServer, tmp_pa
         child = start("--config", good_config(tmp_path, server.url))
         server.wait_for(HEARTBEAT, already + 1)
         child.send_signal(signal.SIGTERM)
-        child.communicate(timeout=20)
+        child.communicate(timeout=40)
     beats = [request.body for request in server.requests if not request.body["leaving"]]
     assert {beat["run"] for beat in beats} == {1, 2} and len({beat["instance_id"] for beat in beats}) == 1
     second = next(beat for beat in beats if beat["run"] == 2)
@@ -184,7 +184,7 @@ def test_status_of_a_refused_agent_is_1_and_says_why(server: StubServer, tmp_pat
     done = run(tmp_path, "status", "--json", "--wait", "0.5")
     assert done.returncode == 1 and json.loads(done.stdout)["last_error"]["code"] == "bad_api_key"
     child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=20)
+    _, errors = child.communicate(timeout=40)
     assert child.returncode == 0 and errors.count("bad_api_key") == 1 and KEY not in errors
 
 

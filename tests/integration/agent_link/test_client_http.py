@@ -157,7 +157,8 @@ def test_an_answer_that_drips_is_given_up_too() -> None:
             client_of(f"http://127.0.0.1:{listener.getsockname()[1]}", read_s=0.5).pending()
         assert time.monotonic() - began < 30
         done.set()
-        thread.join(5)
+        thread.join(40)
+        assert not thread.is_alive()
 
 
 def test_an_answer_over_the_limit_is_given_up(server: StubServer, monkeypatch) -> None:
@@ -180,7 +181,7 @@ def test_a_beat_is_not_delayed_by_another_call(server: StubServer) -> None:
     assert time.monotonic() - began < 30
     server.closing.set()
     for thread in hanging:
-        thread.join(10)
+        thread.join(40)
 
 
 def _swallow(call) -> None:
@@ -211,7 +212,7 @@ def test_an_older_request_s_late_answer_does_not_turn_the_revision_back(server: 
     let_go = threading.Event()
 
     def late(request) -> Reply:
-        let_go.wait(10)
+        assert let_go.wait(40)
         return Reply(404, problem(404, "task_not_found").body, {"Content-Type": "application/problem+json"})
 
     server.answers[TASK] = late
@@ -223,7 +224,7 @@ def test_an_older_request_s_late_answer_does_not_turn_the_revision_back(server: 
     server.wait_for(TASK)
     client.pending()
     let_go.set()
-    older.join(10)
+    older.join(40)
     assert client.revision == 8
 
 

@@ -197,7 +197,7 @@ def test_nobody_waits_while_the_driver_hangs(inventory: Inventory, cards: CardFi
     thread = threading.Thread(target=inventory.round)
     thread.start()
     assert inventory.snapshot() is before and thread.is_alive()
-    thread.join(10)
+    thread.join(40)
 
 
 def test_the_child_is_kept_between_rounds_and_ended_at_the_stop(inventory: Inventory) -> None:
@@ -288,7 +288,7 @@ def test_a_tool_runs_once_at_a_time(runner: ToolRunner) -> None:
     wait_until(lambda: "slow" in runner._busy, 40)
     with pytest.raises(ToolError, match="still running"):
         runner.run("slow", ["true"])
-    started.join(5)
+    started.join(40)
     assert runner.run("slow", ["true"]).status == 0
 
 

@@ -80,20 +80,20 @@ def test_a_node_registers_is_held_over_a_restart_and_leaves(tmp_path) -> None:
     agent, executor, _ = whole_agent(server.url, tmp_path / "agent", node_id="gpu-a", labels={"rack": "7"})
     with server.running():
         agent.start()
-        wait_until(lambda: agent.heartbeats.status.registered, 20)
-        node = wait_until(lambda: (found := server.node("gpu-a"))["gpus"] and found, 20)
+        wait_until(lambda: agent.heartbeats.status.registered, 40)
+        node = wait_until(lambda: (found := server.node("gpu-a"))["gpus"] and found, 40)
         assert (node["state"], node["run"], node["labels"]) == ("online", 1, {"rack": "7"})
         assert [card["vendor"] for card in node["gpus"]] == ["virtual"]
         assert agent.heartbeats.loop.interval_s == 1 and executor.answers
-        wait_until(lambda: len(executor.answers) >= 4, 20)
+        wait_until(lambda: len(executor.answers) >= 4, 40)
         assert all(answer.send_full == [] for answer in executor.answers[1:])
-    wait_until(lambda: not agent.heartbeats.status.registered, 20)
+    wait_until(lambda: not agent.heartbeats.status.registered, 40)
     with server.running():
         wait_until(lambda: agent.heartbeats.status.registered, 40)
-        again = wait_until(lambda: (found := server.node("gpu-a"))["state"] == "online" and found, 20)
+        again = wait_until(lambda: (found := server.node("gpu-a"))["state"] == "online" and found, 40)
         assert again["host"]["hostname"] and [card["vendor"] for card in again["gpus"]] == ["virtual"]
         agent.stop()
-        wait_until(lambda: server.node("gpu-a")["state"] == "offline", 20)
+        wait_until(lambda: server.node("gpu-a")["state"] == "offline", 40)
 
 
 def test_a_second_machine_with_the_same_id_is_refused_and_a_higher_run_is_taken_over(tmp_path) -> None:
@@ -103,9 +103,9 @@ def test_a_second_machine_with_the_same_id_is_refused_and_a_higher_run_is_taken_
         second, *_ = whole_agent(server.url, tmp_path / "two", node_id="gpu-a")
         first._parts.identity.take_run(41)
         first.start()
-        wait_until(lambda: first.heartbeats.status.registered, 20)
+        wait_until(lambda: first.heartbeats.status.registered, 40)
         second.start()
-        error = wait_until(lambda: second.heartbeats.status.last_error, 20)
+        error = wait_until(lambda: second.heartbeats.status.last_error, 40)
         assert error.code == "node_id_in_use" and not second.heartbeats.status.registered
         second.stop()
         first.stop()
@@ -115,6 +115,6 @@ def test_a_second_machine_with_the_same_id_is_refused_and_a_higher_run_is_taken_
         file.write_text(json.dumps({**json.loads(file.read_text()), "run": 3}))
         third, *_ = whole_agent(server.url, tmp_path / "one", node_id="gpu-a")
         third.start()
-        wait_until(lambda: third.heartbeats.status.registered, 20)
+        wait_until(lambda: third.heartbeats.status.registered, 40)
         assert third.status().run == 42
         third.stop()

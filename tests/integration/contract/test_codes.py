@@ -207,7 +207,7 @@ def running(live: Live, name: str, **task: object) -> tuple[SimulatedNode, str]:
     """A node of this name that has claimed the task of this name: (node, claim token)."""
     node = live.node(name, cards=1)
     live.create(name, node_id=name, **task)
-    wait_for(f"{name} is scheduled", lambda: bool(node.scheduled()), 15)
+    wait_for(f"{name} is scheduled", lambda: bool(node.scheduled()), 40)
     token, (status, body) = node.claim(name, 1)
     assert status == 200, body
     return node, token
@@ -296,7 +296,7 @@ def _wakes_before_its_cards(live: Live) -> Answer:
     assert report(live, node, token, "running", "sleeping").status == 200
     # Asked to run again, but its card was given to another task meanwhile.
     live.create("awake", node_id="sleeper", gpus={"count": 1, "vendor": "nvidia"})
-    wait_for("the other task has the card", lambda: bool(node.scheduled()), 15)
+    wait_for("the other task has the card", lambda: bool(node.scheduled()), 40)
     assert live.operator("POST", f"{TASKS}/sleeper/wake").status == 202
     return report(live, node, token, "sleeping", "running")
 

@@ -206,7 +206,7 @@ def running(live: Live) -> tuple[SimulatedNode, str, dict[str, object]]:
     name = f"odd-{uuid.uuid4().hex[:12]}"
     node = live.node(name)
     live.create(name, node_id=name)
-    wait_for("the task is scheduled", lambda: bool(node.scheduled()), 15)
+    wait_for("the task is scheduled", lambda: bool(node.scheduled()), 40)
     token, (status, body) = node.claim(name, 1)
     assert status == 200, body
     return node, name, {"attempt": 1, "claim_token": token}

@@ -136,7 +136,7 @@ def wait_scheduled(node: SimulatedNode, task_id: str) -> int:
         found.extend(task["attempt"] for task in node.scheduled() if task["id"] == task_id)
         return bool(found)
 
-    wait_for(f"{task_id} is scheduled", probe, 15)
+    wait_for(f"{task_id} is scheduled", probe, 40)
     return found[0]
 
 

@@ -152,6 +152,6 @@ def test_a_tool_in_state_d_is_left_alone_and_the_only_one(
         assert here.agent.status().stuck_tools == [name]
         tool.does("")
         frozen.close()
-        wait_until(lambda: not alive(writer), 10)
+        wait_until(lambda: not alive(writer), 40)
         here.is_well()
         assert here.runner.stuck() == [] and here.latest_s() < BEAT_S + LATE_S

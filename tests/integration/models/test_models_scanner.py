@@ -104,7 +104,7 @@ def test_200_000_files_in_one_budget_and_then_only_what_changed(
         first = scanner.snapshot()
     finally:
         heartbeat.stop()
-        heartbeat.join(5)
+        heartbeat.join(40)
     assert first.models is not None
     assert first.scan is not None
     assert not first.scan.partial, "the first scan fits into its budget"

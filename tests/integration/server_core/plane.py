@@ -172,6 +172,6 @@ def running(state: Path, *, start: bool = True, **settings: Any) -> Iterator[Pla
         assert not thread.is_alive(), "the server did not stop"
 
 
-def wait_until(true: Callable[[], Any], what: str, timeout_s: float = 15) -> Any:
+def wait_until(true: Callable[[], Any], what: str, timeout_s: float = 40) -> Any:
     """What ``true`` returns as soon as that is true."""
     return until(what, true, timeout_s)

@@ -109,7 +109,7 @@ def test_a_change_is_in_the_next_answer(plane: Plane, agent: Agent) -> None:
     # Nobody else keeps the board current: what the answer holds, it looked up itself.
     assert plane.parts.background is not None
     plane.parts.background._keeper.stop()
-    plane.parts.background._keeper.join(10)
+    plane.parts.background._keeper.join(40)
     plane.operator("POST", f"/api/v1/tasks/{made['id']}/stop")
     assert agent.beat(**UNCHANGED).body["intents"] == []
 

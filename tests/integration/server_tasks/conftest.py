@@ -102,7 +102,7 @@ class Plane:
             return list(connection.execute(query).mappings())
 
 
-def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 15.0) -> Any:
+def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 40.0) -> Any:
     """What ``probe`` returns once that is something."""
     return until(what, probe, deadline_s)
 

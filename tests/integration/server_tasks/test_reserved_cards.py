@@ -49,7 +49,7 @@ def sliced(plane: Plane) -> None:
 def no_more_rounds(plane: Plane) -> None:
     assert plane.parts.background is not None
     plane.parts.background._rounds.stop()
-    plane.parts.background._rounds.join(10)
+    plane.parts.background._rounds.join(40)
 
 
 @pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "expired"])
