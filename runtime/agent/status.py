@@ -165,7 +165,7 @@ def as_text(verdict: Verdict) -> str:
     """For people: one fact a line."""
     status = verdict.status
     if status is None:
-        return "no agent has run with this state folder"
+        return "no agent has run here yet: if one is installed, see `journalctl -u heterofleet-agent`"
     lines = [
         f"node        {status.get('node_id')}",
         f"instance    {status.get('instance_id')} (run {status.get('run')})",

@@ -11,8 +11,15 @@ from runtime.protocol.nodes import CardHealth
 from runtime.protocol.times import from_epoch, to_wire
 from runtime.server.services.cards import Cards, Track, health
 
-_BY_ITSELF = "it comes back by itself once it was well for some beats in a row (card_back_after_beats)"
+_BACK = {
+    CardHealth.SUSPECT: "it comes back by itself with the next beat in which it is well",
+    CardHealth.LOST: "it comes back by itself once it was well for some beats in a row (card_back_after_beats)",
+}
 _ASK = "`heterofleet-agent doctor` on its node says what its tool says"
+_END = (
+    "end what holds it (memory of no process goes with `nvidia-smi --gpu-reset` or a reboot): it is free again "
+    "with the next beat that does not tell of it"
+)
 _MORE = 3
 """So many holders are named."""
 
@@ -103,8 +110,7 @@ def _trouble(gpu: Gpu, state: CardHealth, cards: Cards, dirty: Mapping[str, Dirt
     if state is CardHealth.DIRTY:
         key = gpu.uuid if gpu.uuid in dirty else gpu.parent_uuid or ""
         what = "" if key == gpu.uuid else f"its card {key} is "
-        help_ = "end what holds it: it is free again with the next beat that does not tell of it"
-        return Trouble(gpu.uuid, state, _time(dirty[key].since), f"{what}held by {dirty[key].who}", help_)
+        return Trouble(gpu.uuid, state, _time(dirty[key].since), f"{what}held by {dirty[key].who}", _END)
     for track in (own, parent):
         if track is not None and track.state is state:
             return Trouble(gpu.uuid, state, _time(track.since), _reason(gpu, track), _help(track))
@@ -122,9 +128,10 @@ def _reason(gpu: Gpu, track: Track) -> str:
 
 
 def _help(track: Track) -> str:
+    back = _BACK[track.state]
     if not track.listed:
-        return f"look for it on its node (`lspci`, the kernel's log): {_BY_ITSELF}"
-    return f"{_BY_ITSELF}; {_ASK}"
+        return f"look for it on its node (`lspci`, the kernel's log): {back}"
+    return f"{back}; {_ASK}"
 
 
 def _time(seconds: float | None) -> str | None:

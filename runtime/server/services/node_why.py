@@ -50,7 +50,7 @@ def of_card(connection: sa.Connection, uuid: str, nodes: Nodes, mps_max: int) ->
         card = next((gpu for gpu in view.gpus if gpu.uuid == uuid), None)
         if card is not None:
             return _of_card(connection, card, snapshot.sites(connection, [view], mps_max)[view.node_id])
-    raise Problem("gpu_not_found", f"No node reports a card {uuid[:80]!r}.")
+    raise Problem("gpu_not_found", f"No node reports a card {uuid[:80]!r}; wanted a whole UUID, as in `gpus list`.")
 
 
 def _of_card(connection: sa.Connection, card: Gpu, site: Site) -> Why:

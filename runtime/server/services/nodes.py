@@ -60,7 +60,7 @@ def read_card(db: Database, presence: Presence, uuid: str) -> Card:
     for card in read_cards(db, presence):
         if card.uuid == uuid:
             return card
-    raise Problem("gpu_not_found", f"No node reports a card {uuid[:80]!r}.")
+    raise Problem("gpu_not_found", f"No node reports a card {uuid[:80]!r}; wanted a whole UUID, as in `gpus list`.")
 
 
 def not_found(node_id: str) -> Problem:

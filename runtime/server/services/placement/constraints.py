@@ -104,7 +104,7 @@ NODE: tuple[Constraint, ...] = (
         lambda need, site: not site.view.collector_failing,
         lambda need, site: _collector(site),
         lambda need: "a working card tool",
-        "the node has {have}, so it gets no new card work",
+        "{want} is needed for work with cards, the node has {have}",
         lambda need: need.cards is not None,
     ),
 )
