@@ -6,6 +6,7 @@ not measured is absent (None here).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Optional
 
@@ -155,3 +156,21 @@ class Fabric:
 
     name: str
     hcas: list[str] = field(default_factory=list)
+
+
+def named_as_failed(gpus: Iterable[Gpu], failures: Iterable[GpuCollectFailure]) -> dict[str, str]:
+    """Card or slice -> what its tool says of it, be it among ``gpus`` or not. By index only whole cards are meant."""
+    by_index: dict[Optional[int], list[str]] = {}
+    for gpu in gpus:
+        if gpu.parent_uuid is None:
+            by_index.setdefault(gpu.index, []).append(gpu.uuid)
+    found = {}
+    for failure in failures:
+        uuid = failure.uuid
+        if uuid is None and failure.index is not None:
+            # An index moves on to the next card when one is lost: two that claim it are not told apart by it.
+            meant = by_index.get(failure.index, [])
+            uuid = meant[0] if len(meant) == 1 else None
+        if uuid is not None:
+            found[uuid] = failure.reason or "its tool names it as failed"
+    return found

@@ -14,7 +14,7 @@ from typing import Optional
 from runtime.agent.hardware.detector import NONE
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
-from runtime.protocol.hardware import Gpu, GpuCollectFailure
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, named_as_failed
 
 MISSING = "a list that worked lacked it"
 NOT_YET = "probe container not yet run"
@@ -54,20 +54,7 @@ def advance(owed: Mapping[str, Owed], bad: Mapping[str, str], at: str) -> Mappin
 
 def failing(seen: GpuSnapshot) -> dict[str, str]:
     """Card or slice -> what its tool says of it now."""
-    by_index: dict[Optional[int], list[str]] = {}
-    for gpu in seen.gpus or ():
-        if gpu.parent_uuid is None:
-            by_index.setdefault(gpu.index, []).append(gpu.uuid)
-    found = {}
-    for failure in seen.failures:
-        uuid = failure.uuid
-        if uuid is None and failure.index is not None:
-            # An index moves on to the next card when one is lost: two that claim it are not told apart by it.
-            meant = by_index.get(failure.index, [])
-            uuid = meant[0] if len(meant) == 1 else None
-        if uuid is not None:
-            found[uuid] = failure.reason or "its tool names it as failed"
-    return found
+    return named_as_failed(seen.gpus or (), seen.failures)
 
 
 def told(seen: GpuSnapshot, owed: Mapping[str, Owed], said: Mapping[str, str]) -> GpuSnapshot:

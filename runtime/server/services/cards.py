@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
-from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection, named_as_failed
 from runtime.protocol.nodes import CardHealth, EventKind
 
 NO_KEYS = "none"
@@ -173,19 +173,9 @@ def _nothing_new(cards: Cards, seen: Observation) -> bool:
 
 
 def _failed(whole: Mapping[str, Gpu], slices: Mapping[str, Gpu], cards: Cards, seen: Observation) -> dict[str, str]:
-    by_index: dict[int | None, list[str]] = {}
-    for uuid, gpu in whole.items():
-        by_index.setdefault(gpu.index, []).append(uuid)
-    failed: dict[str, str] = {}
-    for failure in seen.failures:
-        named = failure.uuid
-        if named is None and failure.index is not None:
-            # An index moves on to the next card when one is lost: two that claim it are not told apart by it.
-            meant = by_index.get(failure.index, [])
-            named = meant[0] if len(meant) == 1 else None
-        if named is not None and (named in whole or named in slices or named in cards.tracks):
-            failed[named] = failure.reason or "the collector names it as failed"
-    return failed
+    """Of what this node has or had; a word on anything else says nothing."""
+    named = named_as_failed(whole.values(), seen.failures)
+    return {uuid: why for uuid, why in named.items() if uuid in whole or uuid in slices or uuid in cards.tracks}
 
 
 def _step(track: Track, failure: str | None, limits: Limits, changes: list[Change], at: float | None) -> Track:
