@@ -26,7 +26,7 @@ KEYLESS = [GpuDetection("nvidia", True, loss_detection="none")]
     ("beats", "dirty", "card", "text", "help_"),
     [
         ([WELL], {}, "GPU-b", None, ""),
-        ([WELL, FAILS], {}, "GPU-b", f"card GPU-b is suspect since {NOON} (GPU is lost (NVML code 15))", "good|well"),
+        ([WELL, FAILS], {}, "GPU-b", f"card GPU-b is suspect since {NOON} (GPU is lost (NVML code 15))", "with the next beat"),
         ([WELL, *[FAILS] * 3], {}, "GPU-b", f"card GPU-b is lost since {NOON} (GPU is lost (NVML code 15))", "doctor"),
         ([WELL, *[FAILS] * 3], {}, "GPU-a", None, ""),
         (
@@ -41,7 +41,7 @@ KEYLESS = [GpuDetection("nvidia", True, loss_detection="none")]
             {},
             "GPU-b",
             f"card GPU-b is lost since {NOON} (GPU is lost (NVML code 15); well for 2 beats by now)",
-            "by itself",
+            "card_back_after_beats",
         ),
         ([WELL, *[GONE] * 3], {}, "GPU-b", f"card GPU-b is lost since {NOON} (a list that worked lacks it)", "lspci"),
         ([], {}, "GPU-b", "card GPU-b is unknown (no working list", "doctor"),
@@ -79,7 +79,7 @@ def test_what_is_wrong(
         assert found is None
         return
     assert found is not None and found.text.startswith(text)
-    assert any(word in found.help for word in help_.split("|")), found.help
+    assert help_ in found.help
 
 
 def test_who_else_holds_a_card_and_since_when() -> None:
