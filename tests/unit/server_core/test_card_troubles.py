@@ -26,7 +26,13 @@ KEYLESS = [GpuDetection("nvidia", True, loss_detection="none")]
     ("beats", "dirty", "card", "text", "help_"),
     [
         ([WELL], {}, "GPU-b", None, ""),
-        ([WELL, FAILS], {}, "GPU-b", f"card GPU-b is suspect since {NOON} (GPU is lost (NVML code 15))", "with the next beat"),
+        (
+            [WELL, FAILS],
+            {},
+            "GPU-b",
+            f"card GPU-b is suspect since {NOON} (GPU is lost (NVML code 15))",
+            "with the next beat",
+        ),
         ([WELL, *[FAILS] * 3], {}, "GPU-b", f"card GPU-b is lost since {NOON} (GPU is lost (NVML code 15))", "doctor"),
         ([WELL, *[FAILS] * 3], {}, "GPU-a", None, ""),
         (
