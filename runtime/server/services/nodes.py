@@ -18,6 +18,7 @@ from runtime.protocol.problems import Problem
 from runtime.protocol.tasks import TaskWarning
 from runtime.server.services import reservations
 from runtime.server.services.node_view import NodeView
+from runtime.server.services.placement.model import slice_mode
 from runtime.server.services.presence import Presence
 from runtime.server.store.database import Database
 from runtime.server.store.tables import gpu_allocations, tasks
@@ -164,7 +165,7 @@ def _card(
         node_id=view.node_id,
         health=view.card_health.get(gpu.uuid, CardHealth.UNKNOWN),
         tier=_tier(view.capabilities.get(parent)),
-        mode=use.mode or ("mig" if parent in sliced else "whole"),
+        mode=use.mode or (slice_mode(gpu.vendor) if parent in sliced else "whole"),
         allocated_to=sorted(use.tasks.get(gpu.uuid, ())),
     )
 

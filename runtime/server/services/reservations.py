@@ -10,12 +10,11 @@ import sqlalchemy as sa
 
 from runtime.protocol.instructions import SliceRequest
 from runtime.protocol.problems import Problem
-from runtime.server.services.placement.model import WHOLE_SLOT, slot_of
+from runtime.server.services.instruction_check import CARDS_OF
+from runtime.server.services.placement.model import WHOLE_SLOT, slice_mode, slot_of
 from runtime.server.services.tasks.why import holders
 from runtime.server.store.tables import gpu_allocations
 from runtime.server.store.transaction import Tx
-
-MODES = {"nvidia-mig": "mig", "hygon-hami": "hami"}
 
 _columns = gpu_allocations.c
 RESERVES: sa.ColumnElement[bool] = (_columns.slot == WHOLE_SLOT) & (_columns.mode != "whole")
@@ -25,7 +24,7 @@ RESERVES: sa.ColumnElement[bool] = (_columns.slot == WHOLE_SLOT) & (_columns.mod
 def reserve(tx: Tx, request: SliceRequest, instruction_id: str) -> None:
     """Hold the card for this request. Raises Problem card_in_use: a mode changes only while nobody holds a part of the
     card, a slice goes only while nobody has it, and one request at a time is about a card."""
-    mode = MODES[request.vendor]
+    mode = slice_mode(CARDS_OF[request.vendor])
     there = (_columns.node_id == request.node_id, _columns.parent_uuid == request.gpu_uuid)
     for row in tx.execute(sa.select(_columns.slot, _columns.mode).where(*there).with_for_update()):
         if row.slot == WHOLE_SLOT or row.mode != mode or _goes(request, row.slot):

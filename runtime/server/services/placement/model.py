@@ -166,7 +166,12 @@ class Site:
         # The card's own slot is held by a task that has it whole, or by a request that cuts it.
         if WHOLE_SLOT in taken or any(row.mode == "mps" or row.gpu_uuid == card.uuid for row in taken.values()):
             return None
-        return Pick(card, parent, slice_slot(card), "hami" if card.vendor == "hygon" else "mig")
+        return Pick(card, parent, slice_slot(card), slice_mode(card.vendor))
+
+
+def slice_mode(vendor: str) -> str:
+    """How a vendor's cards are cut, as an allocation has it."""
+    return "hami" if vendor == "hygon" else "mig"
 
 
 def slice_slot(card: Gpu) -> int:
