@@ -16,6 +16,7 @@ import pytest
 from runtime.agent.hardware.nvidia import Nvidia
 from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.link.errors import Refused
+from runtime.agent.link.heartbeat import FIRST_INTERVAL_S
 from runtime.protocol.instructions import Channel
 from runtime.protocol.states import Status
 from runtime.protocol.tasks import LogChunk, TaskUpdate
@@ -65,7 +66,7 @@ def test_the_server_s_interval_holds(server: StubServer, tmp_path) -> None:
     with running(server.url, tmp_path):
         beats = server.wait_for(HEARTBEAT, 6)
     gaps = [later.at - earlier.at for earlier, later in zip(beats[2:], beats[3:])]
-    assert all(0.8 < gap < 1.5 for gap in gaps), gaps
+    assert all(0.8 < gap < FIRST_INTERVAL_S for gap in gaps), gaps
 
 
 def test_pending_wakes_who_has_something(server: StubServer, tmp_path) -> None:
@@ -200,7 +201,7 @@ def test_beats_go_on_while_every_other_call_hangs(server: StubServer, tmp_path) 
         server.wait_for(PENDING)
         already = len(server.of(HEARTBEAT))
         beats = server.wait_for(HEARTBEAT, already + 3)[already:]
-        assert all(later.at - earlier.at < 1.5 for earlier, later in zip(beats, beats[1:]))
+        assert all(later.at - earlier.at < 10 for earlier, later in zip(beats, beats[1:])), "none waits for the other"
         server.closing.set()
 
 

@@ -22,7 +22,7 @@ def shown(*gpus: Gpu, **said: Any) -> tuple[list[str], list[str]]:
     """(lines of the table, what the node cannot do)."""
     report = report_of(GpuSnapshot(gpus=list(gpus), source="nvml", **said))
     lines = as_table(report).split("\n")
-    assert lines[-len(report["cannot"]) :] == report["cannot"] or not report["cannot"]
+    assert lines[len(lines) - len(report["cannot"]) :] == report["cannot"]
     return lines, report["cannot"]
 
 
