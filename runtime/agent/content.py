@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
@@ -29,9 +28,6 @@ from runtime.protocol.heartbeat import (
 if TYPE_CHECKING:
     from runtime.agent.settings import AgentSettings
     from runtime.agent.tasks.orphans import Told
-
-
-LOOPS_EVERY_S = 30.0
 
 
 class Workload(Protocol):
@@ -83,7 +79,6 @@ class ContentSource:
         self._build = this_build()
         self._told: Optional[AgentBuild] = None
         self._told_how: list[tuple[str, bool, bool]] = []
-        self._told_at = 0.0
         self._fabrics = [Fabric(f["name"], list(f.get("hcas", []))) for f in settings.fabrics]
 
     def read(self) -> Content:
@@ -125,13 +120,13 @@ class ContentSource:
         return Content(members)
 
     def _agent(self) -> AgentBuild:
-        """Build and loops. When each loop was well last is told anew every :data:`LOOPS_EVERY_S`, and at once when one
-        falls behind or goes on: told with every beat it would be half of a beat that has nothing to say."""
-        loops, now = [loop.state() for loop in self._loops()], time.monotonic()
+        """Build and loops. They are told anew when one is well for the first time, falls behind or goes on: when each
+        was well last changes all the time, and would be half of a beat that has nothing to say."""
+        loops = [loop.state() for loop in self._loops()]
         how = [(loop.name, loop.overdue, loop.last_ok_at is None) for loop in loops]
-        if self._told is None or how != self._told_how or now - self._told_at >= LOOPS_EVERY_S:
+        if self._told is None or how != self._told_how:
             build = self._build
-            self._told_how, self._told_at = how, now
+            self._told_how = how
             self._told = AgentBuild(
                 version=build.version,
                 commit=build.commit,

@@ -40,7 +40,8 @@ ORPHANS_CAP = 400
 
 @dataclass(frozen=True)
 class LoopState:
-    """One periodic part of the agent. ``overdue`` when it has made no progress in three of its intervals."""
+    """One periodic part of the agent. ``overdue`` when it has made no progress in three of its intervals; when it was
+    well last is as of the beat that told its loops last."""
 
     name: str
     last_ok_at: Optional[str] = None

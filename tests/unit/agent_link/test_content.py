@@ -15,7 +15,7 @@ from runtime.agent.settings import AgentSettings
 from runtime.agent.tasks.orphans import Told
 from runtime.protocol.codec import encode
 from runtime.protocol.hardware import Gpu, GpuDetection, GpuStats, Host
-from runtime.protocol.heartbeat import IMAGES_CAP, DockerState, Engine, Heartbeat, Slots
+from runtime.protocol.heartbeat import IMAGES_CAP, DockerState, Engine, Heartbeat, LoopState, Slots
 
 CARD = Gpu("GPU-a", "nvidia", 0)
 MEASURED = {"gpu_stats", "gpu_capabilities", "gpu_collect_failures"}
@@ -95,3 +95,23 @@ def test_a_beat_with_less_than_there_is_says_so(
     beat = Heartbeat(1, "gpu-a", "i" * 8, 1, 1, **members)
     assert encode(beat, drop_none=True).get("truncated") is truncated
     assert len(members["images"]) == min(images, IMAGES_CAP)
+
+
+def test_loops_are_told_anew_when_one_falls_behind_and_not_for_the_time_alone() -> None:
+    """Fourteen times of day, each beat another one, were half of a beat that had nothing to say."""
+    told = [LoopState("beat", "2026-01-01T00:00:00.000Z"), LoopState("poll")]
+    loops = [SimpleNamespace(state=lambda place=place: told[place]) for place in (0, 1)]
+    source: Any = SimpleNamespace(snapshot=GpuSnapshot)
+    tasks: Any = Tasks(None)
+    content = ContentSource(AgentSettings(), source, SimpleNamespace(snapshot=Host), tasks, lambda: loops)  # type: ignore[arg-type, return-value]
+
+    def loops_told() -> list[LoopState]:
+        return list(content.read().members["agent"].loops)
+
+    first = loops_told()
+    told[0] = LoopState("beat", "2026-01-01T00:00:05.000Z")
+    assert loops_told() == first, "nothing but a time changed"
+    told[1] = LoopState("poll", "2026-01-01T00:00:06.000Z")
+    assert loops_told() == told, "one was well for the first time"
+    told[0] = LoopState("beat", "2026-01-01T00:00:05.000Z", overdue=True)
+    assert loops_told() == told, "one fell behind"
