@@ -1,8 +1,8 @@
-"""Cards by the agent's own detectors, against what the kernel shows and what the agent knew."""
+"""Cards by the agent's own detectors, against what the kernel shows and what the agent has known, which is in its state
+folder whether it runs or not."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,21 +10,26 @@ from pathlib import Path
 from typing import Any, Optional
 
 from runtime.agent.doctor.advice import advice_for
-from runtime.agent.doctor.findings import Finding, Point, failure, finding, ok, warning
+from runtime.agent.doctor.findings import Finding, Point, failure, finding, ok, unknown, warning
 from runtime.agent.doctor.vendors import VendorFacts, judge_devices
-from runtime.agent.hardware.inventory import FILE as HARDWARE_FILE
 from runtime.agent.hardware.nvml_cards import VENDOR as NVIDIA
-from runtime.agent.hardware.report import take_inventory
+from runtime.agent.hardware.remembered import CannotRead, Remembered, is_numbered, read_remembered
+from runtime.agent.hardware.report import collect
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
+from runtime.agent.settings import HardwareSettings
+from runtime.protocol.hardware import Gpu
+
+TAKEN_OUT = "one that was taken out is forgotten after a week, or when another is in its place"
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """``report`` is what ``inventory --json`` prints; ``before``: the cards that the agent knew last, by vendor,
-    None when it cannot be read."""
+    """``report`` is what ``inventory --json`` prints; ``gone``: cards that the agent has known and that are missing;
+    ``unread``: why what it has known cannot be told."""
 
     report: dict[str, Any] = field(default_factory=dict)
-    before: Optional[dict[str, int]] = None
+    gone: tuple[Gpu, ...] = ()
+    unread: Optional[str] = None
 
     @property
     def known(self) -> bool:
@@ -33,8 +38,11 @@ class CardFacts:
 
     @property
     def real(self) -> list[dict[str, Any]]:
+        """Whole cards whose vendor's tool has answered."""
         return [
-            gpu for gpu in self.report.get("gpus") or [] if gpu["vendor"] != VIRTUAL and gpu.get("parent_uuid") is None
+            gpu
+            for gpu in self.report.get("gpus") or []
+            if gpu["vendor"] != VIRTUAL and gpu.get("parent_uuid") is None and gpu["health"]["ok"] is not None
         ]
 
     @property
@@ -42,20 +50,15 @@ class CardFacts:
         return any(gpu["vendor"] == NVIDIA for gpu in self.real)
 
 
-def look_at_cards(tools: dict[str, str], state_dir: Path) -> CardFacts:
-    """One collection by all detectors; they end by deadlines of their own."""
-    return CardFacts(take_inventory(tools), _cards_before(state_dir / HARDWARE_FILE))
-
-
-def _cards_before(path: Path) -> Optional[dict[str, int]]:
+def look_at_cards(hardware: HardwareSettings, state_dir: Path) -> CardFacts:
+    """One collection by all detectors, going on from what the agent has known; they end by deadlines of their own."""
+    remembered, unread = Remembered(), None
     try:
-        counts: dict[str, int] = {}
-        for gpu in json.loads(path.read_bytes())["gpus"]:
-            if gpu.get("parent_uuid") is None:
-                counts[gpu["vendor"]] = counts.get(gpu["vendor"], 0) + 1
-        return counts
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        remembered = read_remembered(state_dir)
+    except CannotRead as error:
+        unread = str(error)
+    report, after = collect(hardware.tools, mode=hardware.detect, virtual=0, remembered=remembered)
+    return CardFacts(report, tuple(one.gpu for one in after.gone), unread)
 
 
 def judge_driver(facts: CardFacts, vendors: Mapping[str, VendorFacts]) -> Finding:
@@ -71,14 +74,12 @@ def judge_driver(facts: CardFacts, vendors: Mapping[str, VendorFacts]) -> Findin
             words = f"{gpu['vendor']} card {gpu['index']} ({gpu['uuid']}): {', '.join(problems)}"
             points.append(warning(words, "a card in good health", advice_for(words, vendor=gpu["vendor"])))
     for one in report.get("gpu_collect_failures") or []:
-        if one.get("uuid") not in {gpu["uuid"] for gpu in facts.real}:
+        if one.get("uuid") not in {*(gpu["uuid"] for gpu in facts.real), *(gpu.uuid for gpu in facts.gone)}:
             words = f"card {one.get('index')}: {one.get('reason')}"
             points.append(warning(words, "a card in good health", advice_for(words)))
-    for vendor, count in (facts.before or {}).items():
-        now = answering[vendor]
-        if vendor != VIRTUAL and now < count and not error:
-            words = f"{now} cards of {vendor} answer, the agent knew {count}"
-            points.append((warning if now else failure)(words, f"{count}", advice_for("fallen off")))
+    points += [_gone(gpu) for gpu in facts.gone]
+    if facts.unread is not None:
+        points.append(unknown(f"which cards the agent has known: {facts.unread}", "run the doctor as root"))
     for vendor, shown in vendors.items():
         points += judge_devices(shown, answering[vendor])
     points += _silent(report, vendors, answering)
@@ -88,6 +89,15 @@ def judge_driver(facts: CardFacts, vendors: Mapping[str, VendorFacts]) -> Findin
     elif not error:
         points.append(_none(vendors))
     return finding("driver", points)
+
+
+def _gone(gpu: Gpu) -> Point:
+    if is_numbered(gpu):
+        words = f"a card of {gpu.vendor} is missing (number {gpu.index} was the last to be gone): the agent knew more"
+    else:
+        at = f", at {gpu.pci_bus_id}" if gpu.pci_bus_id else ""
+        words = f"{gpu.vendor} card {gpu.index} ({gpu.uuid}{at}) is missing: the agent knew it"
+    return failure(words, "all cards that were known", f"{advice_for('fallen off')}; {TAKEN_OUT}")
 
 
 def _silent(report: Mapping[str, Any], vendors: Mapping[str, VendorFacts], answering: Counter[str]) -> list[Point]:

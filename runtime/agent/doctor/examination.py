@@ -58,7 +58,7 @@ def checks_of(found: Configuration, state_dir: Path) -> Sequence[Check]:
         lambda: None if found.settings is None else look_at_server(found.settings, at_server)
     )
     engine: Shared[EngineLook] = Shared(lambda: look_at_engine(settings.docker_host, at_engine))
-    cards: Shared[CardFacts] = Shared(lambda: look_at_cards(settings.hardware.tools, state_dir))
+    cards: Shared[CardFacts] = Shared(lambda: look_at_cards(settings.hardware, state_dir))
     vendors: Shared[dict[str, VendorFacts]] = Shared(look_at_vendors)
     tools = Shared(lambda: look_at_tools(settings.hardware.tools, vendors.get(), at_tools))
 

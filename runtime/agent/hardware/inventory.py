@@ -6,9 +6,9 @@ error, never a node without cards. The last known inventory is kept with it.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,12 @@ from typing import Any, Callable, Optional
 
 from runtime.agent.hardware.detector import Cards, CollectorError, Detection, Detector
 from runtime.agent.hardware.looks import Looks
+from runtime.agent.hardware.remembered import FILE, CannotRead, Remembered, as_kept, read_remembered
 from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.agent.hardware.virtual import virtual_cards
 from runtime.agent.loop import Loop
 from runtime.agent.state import StateError, write_durably
-from runtime.protocol.codec import WireError, decode, encode
 from runtime.protocol.hardware import (
     Gpu,
     GpuCapability,
@@ -35,7 +35,6 @@ from runtime.protocol.hardware import (
 
 log = logging.getLogger(__name__)
 
-FILE = "hardware.json"
 INTERVAL_S = 5.0
 NO_SOURCE = "unavailable"
 """The ``source`` of a snapshot to which no tool has contributed."""
@@ -50,7 +49,7 @@ class GpuSnapshot:
     ``collector_error`` is the sentence of a collection that failed as a whole; ``stats``, ``failures``,
     ``capabilities`` and ``notes`` are then empty: they are of now, or not at all. ``holders``: None when no tool
     tells. ``tells``: by uuid what only a vendor's tool says of a card, for whoever gives it to a task; never part of
-    a heartbeat.
+    a heartbeat. ``silent``: vendors that were asked and failed; of their cards nothing is known but their names.
     """
 
     gpus: Optional[list[Gpu]] = None
@@ -64,6 +63,7 @@ class GpuSnapshot:
     holders: Optional[list[GpuHolder]] = None
     notes: list[GpuNote] = field(default_factory=list)
     tells: dict[str, dict[str, Any]] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
 
     def gpu(self, uuid: str) -> Optional[Gpu]:
         return next((gpu for gpu in self.gpus or [] if gpu.uuid == uuid), None)
@@ -73,7 +73,8 @@ class Inventory:
     """Finds the vendor, then collects every ``interval_s``. :meth:`snapshot` never blocks.
 
     ``on_first`` is called once, when the first round is done. ``mode``: ``first`` or ``all`` vendors. A node without
-    real cards, and one that takes those of all vendors, looks for more again and again.
+    real cards, and one that takes those of all vendors, looks for more again and again. ``remembered``: what was known
+    before, for who keeps nothing (``state_dir`` None).
     """
 
     def __init__(
@@ -88,11 +89,12 @@ class Inventory:
         interval_s: float = INTERVAL_S,
         on_first: Callable[[], None] = lambda: None,
         looks: Optional[Looks] = None,
+        remembered: Optional[Remembered] = None,
     ) -> None:
         self._detectors = detectors
         self._runner = runner
         self._node_id = node_id
-        self._file = None if state_dir is None else state_dir / FILE
+        self._state_dir = state_dir
         self._mode = mode
         self._virtual = virtual
         self._on_first = on_first
@@ -100,8 +102,10 @@ class Inventory:
         self._detections: dict[str, Detection] = {}
         self._looks = looks or Looks()
         self._collected = False
-        self._vendors, self._known = self._load()
-        self._snapshot = GpuSnapshot(gpus=self._known or None)
+        self._remembered = self._load() if remembered is None else remembered
+        stored = [detector.vendor for detector in detectors if detector.vendor in self._remembered.vendors]
+        self._vendors = stored if mode == "all" else stored[:1]
+        self._snapshot = GpuSnapshot(gpus=list(self._remembered.gpus) or None)
         self.loop = Loop("inventory", interval_s, self.round, deadline_s=ROUND_DEADLINE_S)
 
     def start(self) -> None:
@@ -121,9 +125,15 @@ class Inventory:
         """Tools with a child that is stuck in the kernel."""
         return self._runner.stuck()
 
-    def round(self) -> None:
-        """Detect if no vendor is known, or further ones are wanted; collect from those that are known; publish."""
-        if (not self._vendors or self._mode == "all") and self._looks.due():
+    def remembered(self) -> Remembered:
+        """The cards known by now, and those that are gone."""
+        with self._lock:
+            return self._remembered
+
+    def round(self, *, all_vendors: bool = False) -> None:
+        """Detect if no vendor is known, or further ones are wanted; collect from those that are known; publish.
+        ``all_vendors``: ask the others in any case, to tell of them."""
+        if ((not self._vendors or self._mode == "all") and self._looks.due()) or all_vendors:
             self._detect()
         snapshot = self._collect()
         with self._lock:
@@ -140,7 +150,7 @@ class Inventory:
         self._detections.update(answers)
         found = [vendor for vendor, answer in answers.items() if answer.found]
         if self._mode != "all":
-            found = found[:1]
+            found = [] if self._vendors else found[:1]
         for vendor in found:
             log.info("cards of %s: %s", vendor, answers[vendor].why)
         self._vendors = [one.vendor for one in self._detectors if one.vendor in (*found, *self._vendors)]
@@ -152,16 +162,18 @@ class Inventory:
         gpus: list[Gpu] = []
         parts: list[Cards] = []
         errors = self._silent()
+        silent: list[str] = []
         for detector in self._detectors:
             if detector.vendor not in self._vendors:
                 continue
-            known = [gpu for gpu in self._known if gpu.vendor == detector.vendor]
+            known = [gpu for gpu in self._remembered.gpus if gpu.vendor == detector.vendor]
             try:
                 cards = detector.collect(known)
                 if known and not cards.gpus:
                     raise CollectorError(f"{cards.source or detector.vendor} lists no card; {len(known)} were known")
             except CollectorError as error:
                 errors.append(str(error))
+                silent.append(detector.vendor)
                 gpus.extend(known)
                 self._note(detector.vendor, str(error))
             else:
@@ -183,6 +195,7 @@ class Inventory:
             holders=_together([cards.holders for cards in parts]),
             notes=[note for cards in parts for note in cards.notes],
             tells={**self._told(gpus), **{uuid: words for cards in parts for uuid, words in cards.tells.items()}},
+            silent=tuple(silent),
         )
 
     def _told(self, gpus: list[Gpu]) -> dict[str, dict[str, Any]]:
@@ -219,30 +232,27 @@ class Inventory:
                 )
         return lines
 
-    def _load(self) -> tuple[list[str], list[Gpu]]:
+    def _load(self) -> Remembered:
         """Vendors and cards of an earlier start."""
-        if self._file is None:
-            return [], []
+        if self._state_dir is None:
+            return Remembered()
         try:
-            data = json.loads(self._file.read_bytes())
-            gpus = [decode(Gpu, gpu) for gpu in data["gpus"]]
-        except FileNotFoundError:
-            return [], []
-        except (OSError, ValueError, KeyError, TypeError, WireError) as error:
-            log.warning("%s cannot be used, the cards are looked for anew: %s", self._file, error)
-            return [], []
-        stored = data.get("vendors", [])
-        vendors = [detector.vendor for detector in self._detectors if detector.vendor in stored]
-        return (vendors if self._mode == "all" else vendors[:1]), gpus
+            return read_remembered(self._state_dir)
+        except CannotRead as error:
+            log.warning("%s; the cards are looked for anew", error)
+            return Remembered()
 
     def _remember(self, gpus: list[Gpu]) -> None:
-        if gpus == self._known:
+        before = self._remembered
+        now = before.after(gpus, self._vendors, time.time())
+        if (now.gpus, now.gone) == (before.gpus, before.gone):
             return
-        self._known = gpus
-        if self._file is None:
+        with self._lock:
+            self._remembered = now
+        if self._state_dir is None:
             return
         try:
-            write_durably(self._file, {"vendors": self._vendors, "gpus": encode(gpus)})
+            write_durably(self._state_dir / FILE, as_kept(now))
         except StateError as error:
             log.warning("the cards are not kept for the next start: %s", error)
 

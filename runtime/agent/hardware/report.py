@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -15,21 +15,47 @@ from runtime.agent.hardware.infiniband import adapters, sysfs
 from runtime.agent.hardware.infiniband.look import look
 from runtime.agent.hardware.inventory import GpuSnapshot, Inventory
 from runtime.agent.hardware.nvidia import Nvidia
+from runtime.agent.hardware.remembered import GoneCard, Remembered
 from runtime.agent.hardware.report_lines import holder_lines, link_lines, without_links, without_memory
 from runtime.agent.hardware.tools import ToolError, ToolRunner
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
 from runtime.protocol.codec import encode
 from runtime.protocol.hardware import Gpu, GpuHolder, GpuStats
 from runtime.protocol.names import node_id_from_hostname
+from runtime.protocol.times import from_epoch, to_wire
 
+NO_CARD = "no accelerator that answers: cannot run tasks that ask for cards"
+NOT_LOOKED = "cards were not looked for: whether tasks that ask for cards can run here is not known"
+UNHEARD = "not known now: it was here before, and its vendor's tool has failed"
 MIXED = "mixed"
 """``source`` where tools of several vendors answer."""
 
 
-def take_inventory(tools: dict[str, str], *, cards: bool = True, nvml: bool = True) -> dict[str, Any]:
-    """One look at this machine, as the JSON object of the contract; null where nothing was measured."""
+def take_inventory(
+    tools: dict[str, str],
+    *,
+    cards: bool = True,
+    nvml: bool = True,
+    mode: str = "first",
+    virtual: int = 1,
+    remembered: Optional[Remembered] = None,
+) -> dict[str, Any]:
+    """One look at this machine, as the JSON object of the contract; null where nothing was measured. ``remembered``:
+    what this node's agent has known."""
     if not cards:
-        return report_of(GpuSnapshot(gpus=[], source="none"))
+        return report_of(GpuSnapshot(gpus=[], source="none"), looked=False)
+    return collect(tools, nvml=nvml, mode=mode, virtual=virtual, remembered=remembered)[0]
+
+
+def collect(
+    tools: dict[str, str],
+    *,
+    nvml: bool = True,
+    mode: str = "first",
+    virtual: int = 1,
+    remembered: Optional[Remembered] = None,
+) -> tuple[dict[str, Any], Remembered]:
+    """The report, and what is known of this node's cards after it; nothing is written."""
     runner = ToolRunner()
     detectors: list[Detector] = all_detectors(runner, tools)
     if not nvml:
@@ -39,11 +65,14 @@ def take_inventory(tools: dict[str, str], *, cards: bool = True, nvml: bool = Tr
         runner,
         node_id=node_id_from_hostname(platform.node()),
         state_dir=None,
-        virtual=1,
+        mode=mode,
+        virtual=virtual,
+        remembered=remembered,
     )
     try:
-        inventory.round()
-        return report_of(inventory.snapshot())
+        inventory.round(all_vendors=True)
+        after = inventory.remembered()
+        return report_of(inventory.snapshot(), after.gone), after
     finally:
         inventory.stop()
 
@@ -61,8 +90,9 @@ def add_infiniband(report: dict[str, Any], fabrics: Mapping[str, str], root: Pat
         report["cannot"].append(without)
 
 
-def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
-    """A snapshot as the report. Sections that this release does not look at are null: not known, not none."""
+def report_of(snapshot: GpuSnapshot, gone: Sequence[GoneCard] = (), *, looked: bool = True) -> dict[str, Any]:
+    """A snapshot as the report. Sections that this release does not look at are null: not known, not none. ``gone``:
+    cards that were known here and are missing. ``looked`` False: nobody asked for cards."""
     stats = {one.uuid: one for one in snapshot.stats}
     problems: dict[Optional[str], list[str]] = {}
     for failure in snapshot.failures:
@@ -70,15 +100,24 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
     condemned = set(problems)
     for note in snapshot.notes:
         problems.setdefault(note.uuid, []).append(note.text)
+    for gpu in snapshot.gpus or []:
+        if gpu.vendor in snapshot.silent:
+            problems[gpu.uuid] = [UNHEARD]
     gpus = [
-        _card(gpu, stats.get(gpu.uuid), problems.get(gpu.uuid, []), ok=gpu.uuid not in condemned)
+        _card(
+            gpu,
+            stats.get(gpu.uuid),
+            problems.get(gpu.uuid, []),
+            ok=None if gpu.vendor in snapshot.silent else gpu.uuid not in condemned,
+        )
         for gpu in snapshot.gpus or []
     ]
     # A card that is cut is given out by its slices alone.
     cut = {gpu.parent_uuid for gpu in snapshot.gpus or []}
     classes = Counter(gpu.gpu_class for gpu in snapshot.gpus or [] if gpu.gpu_class and gpu.uuid not in cut)
     real = [gpu for gpu in snapshot.gpus or [] if gpu.vendor != VIRTUAL]
-    cannot = [] if real else ["no accelerator that answers: cannot run tasks that ask for cards"]
+    answering = [gpu for gpu in real if gpu.vendor not in snapshot.silent]
+    cannot = [] if answering else [NO_CARD if looked else NOT_LOOKED]
     cannot += _left_out(snapshot)
     report: dict[str, Any] = {
         "source": MIXED if "+" in snapshot.source else snapshot.source,
@@ -86,7 +125,7 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
         "detection": encode(snapshot.detection),
         "classes": [{"class": name, "count": count} for name, count in sorted(classes.items())],
         "gpus": gpus,
-        "gpu_collect_failures": encode(snapshot.failures),
+        "gpu_collect_failures": [*encode(snapshot.failures), *map(_missing, gone)],
         "gpu_holders": encode(_holders(snapshot.holders)),
         "nvlink_domains": snapshot.topology.nvlink_domains if snapshot.topology else None,
         "hcas": None,
@@ -96,6 +135,11 @@ def report_of(snapshot: GpuSnapshot) -> dict[str, Any]:
     }
     cannot += [*without_links(report), *without_memory(report)]
     return report
+
+
+def _missing(one: GoneCard) -> dict[str, Any]:
+    reason = f"missing since {to_wire(from_epoch(one.since))}: the agent knew it here"
+    return {"uuid": one.gpu.uuid, "index": one.gpu.index, "reason": reason}
 
 
 def _left_out(snapshot: GpuSnapshot) -> list[str]:
@@ -117,8 +161,8 @@ def _holders(holders: Optional[list[GpuHolder]]) -> Optional[list[GpuHolder]]:
     return [replace(holder, ours=None) if holder.container_id is not None else holder for holder in holders]
 
 
-def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str], *, ok: bool) -> dict[str, Any]:
-    """``problems`` has what condemns the card, and what is worth knowing though it is ``ok``."""
+def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str], *, ok: Optional[bool]) -> dict[str, Any]:
+    """``problems`` has what condemns the card, and what is worth knowing though it is ``ok``; None: not known."""
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -140,12 +184,13 @@ def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str], *, ok: bool)
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """For people: a line a card, what was detected, links, holders and ports, then what this node cannot do."""
+    """For people: a line a card with its troubles below it, what was detected, links, holders and ports, then what this
+    node cannot do."""
     head = ("index", "class", "name", "memory", "used", "capability", "NUMA", "health", "uuid")
     rows = [head]
+    said: list[list[str]] = [[]]
     for card in report["gpus"]:
-        words = (["ok"] if card["health"]["ok"] else []) + card["health"]["problems"]
-        health = "; ".join(words)
+        health = card["health"]
         rows.append(
             (
                 _text(card["index"]),
@@ -155,12 +200,16 @@ def as_table(report: dict[str, Any]) -> str:
                 _mib(card["memory_used_mib"]),
                 _text(card["compute_capability"]),
                 _text(card["numa_node"]),
-                health,
+                {True: "ok", False: "bad", None: "unknown"}[health["ok"]],
                 card["uuid"],
             )
         )
+        said.append(health["problems"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    lines: list[str] = []
+    for row, problems in zip(rows, said):
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+        lines += [" " * (widths[0] + 2) + problem for problem in problems]
     if len(rows) == 1:
         lines = ["no cards"]
     listed = {card["uuid"] for card in report["gpus"]}

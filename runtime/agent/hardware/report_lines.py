@@ -14,9 +14,16 @@ def link_lines(report: dict[str, Any]) -> list[str]:
     domains = report["nvlink_domains"]
     if domains is None:
         return ["NVLink: not known"]
-    return [f"NVLink domain: {', '.join(_label(report, uuid) for uuid in domain)}" for domain in domains] or [
-        "NVLink: none between the cards"
-    ]
+    numbers = {card["uuid"]: card["index"] for card in _whole(report)}
+
+    def place(uuid: str) -> tuple[bool, int, str]:
+        """By number; behind them those that are not listed, and those without one."""
+        number = numbers.get(uuid)
+        return number is None, number or 0, uuid
+
+    return [
+        f"NVLink domain: {', '.join(_label(report, uuid) for uuid in sorted(domain, key=place))}" for domain in domains
+    ] or ["NVLink: none between the cards"]
 
 
 def without_links(report: dict[str, Any]) -> list[str]:

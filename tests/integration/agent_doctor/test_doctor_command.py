@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from runtime.agent.hardware.remembered import FILE, GoneCard, Remembered, as_kept
 from runtime.protocol import routes
+from runtime.protocol.hardware import Gpu
 from tests.integration.agent_link.stub_server import Reply, StubServer
+from tests.integration.inventory.test_machines import CUT, WHOLE, cut_machine
 from tests.lab.stuck import stuck_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -110,3 +113,23 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
     assert found["identity"]["state"] == "warning"
     assert [path.name for path in state.iterdir()] == ["identity.json"]
     assert (state / "identity.json").read_text() == "{torn"
+
+
+def test_a_card_that_the_agent_has_known_and_that_is_gone(tmp_path: Path) -> None:
+    """The agent's last list is without it, too: what it has known counts, whether an agent runs or not."""
+    gone = Gpu("GPU-0a1b2c3d-dead-4bad-8bad-0badc0ffee00", "nvidia", 2, pci_bus_id="00000000:B3:00.0")
+    listed = [Gpu(uuid, "nvidia", index) for index, uuid in enumerate((CUT, WHOLE))]
+    state = tmp_path / "state"
+    state.mkdir()
+    known = Remembered(("nvidia",), tuple(listed), (GoneCard(gone, time.time()),))
+    (state / FILE).write_text(json.dumps(as_kept(known)))
+    config = settings_file(
+        tmp_path,
+        server_url="http://127.0.0.1:1",
+        docker_host=f"unix://{tmp_path}/none.sock",
+        hardware={"tools": {"nvidia-smi": str(cut_machine(tmp_path, old=False))}},
+    )
+    done, _ = run(config, "--json")
+    driver = next(one for one in json.loads(done.stdout)["checks"] if one["name"] == "driver")
+    assert driver["state"] == "failure" and gone.uuid in driver["text"]
+    assert CUT not in driver["text"].partition("missing")[0]

@@ -15,6 +15,7 @@ from runtime.agent.doctor.tools import ToolFacts, judge_tools
 from runtime.agent.doctor.vendors import VendorFacts
 from runtime.agent.hardware.infiniband.look import Looked
 from runtime.agent.hardware.infiniband.ports import Fault, Port
+from runtime.protocol.hardware import Gpu
 from tests.unit.agent_doctor.test_doctor_verdicts import cards, gpu, says
 
 AT = [f"0000:{bus}:00.0" for bus in ("17", "2a", "65", "b3")]
@@ -26,25 +27,32 @@ def vendors(name: str = "nvidia", *drivers: Optional[str], signed: bool = False)
 
 
 NONE = vendors()
+GONE = Gpu("GPU-gone", "nvidia", 5, pci_bus_id="00000000:65:00.0")
 
 
 @pytest.mark.parametrize(
     ("facts", "shown", "state", "words"),
     [
         (cards(gpu("a"), gpu("b")), NONE, "ok", ["2 x nvidia-h100-80gb-hbm3-80g by nvml"]),
-        (cards(gpu("a"), gpu("a/1", parent="a"), before={"nvidia": 1}), NONE, "ok", ["nvml"]),
+        (cards(gpu("a"), gpu("a/1", parent="a")), NONE, "ok", ["nvml"]),
         (cards(), NONE, "warning", ["no card answers", "no device of a known vendor", "install their driver"]),
         (cards(), vendors("ascend", signed=True), "warning", ["no card answers", "devices of ascend are here"]),
         (cards(gpu("v", "virtual")), NONE, "warning", ["no card answers"]),
         (cards(gpu("a", problems=("GPU is lost (NVML code 15)",))), NONE, "warning", ["GPU is lost", "power it off"]),
         (cards(gpu("a"), failures=({"uuid": None, "index": 3, "reason": "GPU requires reset"},)), NONE, "warning",
          ["card 3", "reset the card"]),
-        (cards(gpu("a"), before={"nvidia": 8}), NONE, "warning", ["1 cards of nvidia answer, the agent knew 8"]),
-        (cards(before={"nvidia": 8}), NONE, "failure", ["0 cards of nvidia answer"]),
-        (cards(before={"virtual": 1}), NONE, "warning", ["no card answers"]),
+        (cards(gpu("a"), gone=(GONE,)), NONE, "failure",
+         ["nvidia card 5 (GPU-gone, at 00000000:65:00.0) is missing", "power it off", "after a week"]),
+        (cards(gpu("a"), gone=(GONE,), failures=({"uuid": GONE.uuid, "index": 5, "reason": "missing"},)), NONE,
+         "failure", ["GPU-gone"]),
+        (cards(gpu("k", "kunlun"), gone=(Gpu("kunlun-3", "kunlun", 3),)), NONE, "failure",
+         ["a card of kunlun is missing"]),
+        (replace(cards(gpu("a")), unread="hardware.json: Permission denied"), NONE, "unknown", ["Permission denied"]),
+        (cards({**gpu("a"), "health": {"ok": None, "problems": ["x"]}}, error="NVML lists no card; 1 were known"), NONE,
+         "failure", ["1 were known"]),
         (cards(error="NVML: Driver/library version mismatch (code 18)"), NONE, "failure", ["mismatch", "reboot"]),
         (cards(error="NVML: Driver Not Loaded (code 9)"), NONE, "failure", ["modprobe nvidia"]),
-        (cards(error="NVML did not answer in 10 s", before={"nvidia": 2}), NONE, "failure", ["did not answer", "Xid"]),
+        (cards(error="NVML did not answer in 10 s"), NONE, "failure", ["did not answer", "Xid"]),
         # Against what is on PCI.
         (cards(gpu("a"), gpu("b")), vendors("nvidia", "nvidia", "nvidia"), "ok", []),
         (cards(gpu("a")), vendors("nvidia", "nvidia", "nvidia"), "warning", ["2 devices of nvidia", "1 cards answer"]),

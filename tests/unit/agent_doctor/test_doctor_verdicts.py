@@ -78,12 +78,12 @@ def gpu(uuid: str, vendor: str = "nvidia", problems: tuple[str, ...] = (), paren
     return {"uuid": uuid, "vendor": vendor, "index": 0, "parent_uuid": parent, "health": health}
 
 
-def cards(*gpus: dict, error: Optional[str] = None, before: Optional[dict] = None, failures: tuple = ()) -> CardFacts:
+def cards(*gpus: dict, error: Optional[str] = None, gone: tuple = (), failures: tuple = ()) -> CardFacts:
     classes = [{"class": "nvidia-h100-80gb-hbm3-80g", "count": len(gpus)}] if gpus else []
     detection = [{"vendor": "nvidia", "found": bool(gpus), "why": "no NVML, no nvidia-smi"}]
     report = {"source": "nvml", "error": error, "gpus": list(gpus), "classes": classes, "detection": detection,
               "gpu_collect_failures": list(failures)}  # fmt: skip
-    return CardFacts(report, before)
+    return CardFacts(report, gone)
 
 
 @pytest.mark.parametrize(
