@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from runtime.agent.hardware.asking import WIDE_EVERY, ask
 from runtime.agent.hardware.detector import FULL, Cards, CollectorError, Detection
@@ -63,7 +63,6 @@ class Nvidia:
         self._collections = 0
         self._library_gone = False
         self._topology: Optional[GpuTopology] = None
-        self._wide: dict[str, dict[str, Any]] = {}
 
     def detect(self) -> Detection:
         plugged = accelerators(PCI_VENDOR, self._sysfs)
@@ -107,7 +106,7 @@ class Nvidia:
 
     def _by_nvml(self, known: list[Gpu]) -> Optional[Cards]:
         """None when the library cannot be loaded after all, and the tool is here."""
-        wide = self._collections % WIDE_EVERY == 0  # links, error counts and remapped rows
+        wide = self._collections % WIDE_EVERY == 0  # with the links
         answer = self._child.ask("wide" if wide else "collect")
         if "error" in answer:
             self._library_gone = answer["error"] == LIBRARY_MISSING
@@ -118,8 +117,7 @@ class Nvidia:
         cards = cards_of_nvml(answer, known, self._sysfs)
         if wide:
             self._topology = topology_of(answer["cards"], cards.gpus)
-            self._wide = {card["uuid"]: card for card in answer["cards"] if card["uuid"]}
-        return dataclasses.replace(cards, topology=self._topology, notes=notes_of_nvml(answer["cards"], self._wide))
+        return dataclasses.replace(cards, topology=self._topology, notes=notes_of_nvml(answer["cards"]))
 
     def _tool(self) -> Optional[str]:
         return find_command(SMI, setting=self._tool_setting, fixed=SMI_PLACES)

@@ -140,8 +140,8 @@ def program_name(text: Optional[str]) -> Optional[str]:
     return words[0].rpartition("/")[2] or words[0] if words else None
 
 
-def notes_of_nvml(cards: Sequence[dict[str, Any]], wide: Mapping[str, dict[str, Any]]) -> list[GpuNote]:
-    """What is worth knowing of each card. ``wide``: uuid -> its entry in the last answer to ``wide``."""
+def notes_of_nvml(cards: Sequence[dict[str, Any]]) -> list[GpuNote]:
+    """What is worth knowing of each card."""
     notes: list[GpuNote] = []
     for card in cards:
         uuid = card["uuid"]
@@ -152,8 +152,7 @@ def notes_of_nvml(cards: Sequence[dict[str, Any]], wide: Mapping[str, dict[str, 
             notes.append(GpuNote(uuid, CardNote.MIG_PENDING.value, pending))
         if card["memory_total"] is None and UNIFIED.search(card["name"] or ""):
             notes.append(GpuNote(uuid, CardNote.UNIFIED_MEMORY.value, UNIFIED_TEXT))
-        seldom = wide.get(uuid, {})
-        notes += worn_notes(uuid, seldom.get("remapped"), seldom.get("ecc"))
+        notes += worn_notes(uuid, card.get("remapped"), card.get("ecc"))
     return notes
 
 

@@ -1,16 +1,15 @@
 """The child process that talks to NVML, so that a driver that hangs takes nothing else with it.
 
 It reads one word a line from standard input and answers each with one line of JSON: ``collect`` reads all
-cards, ``wide`` the same with what changes seldom (links, error counts), ``release`` closes the library (MIG changes
+cards, ``wide`` the same with what changes seldom (links), ``release`` closes the library (MIG changes
 need that). Values that cannot be read are null; a card whose handle fails is reported with NVML's code. Nothing but
 the standard library and pynvml is imported here, and the parent gives all numbers their meaning.
 
 A card: ``index``, ``uuid``, ``name``, ``memory_total`` and ``memory_used`` (bytes), ``utilization`` (percent),
 ``temperature`` (degrees Celsius), ``power_mw``, ``pci_bus_id``, ``capability``, ``mig`` and ``mig_pending`` (null: not
 known, false: off, or the card knows no MIG), ``slices``, ``processes`` (``pid``, ``name``, ``kind`` C, G or M,
-``memory`` in bytes, ``gi_id``, ``ci_id``; null: they cannot be listed); by ``wide`` also ``links``, ``ecc``
-(uncorrected errors since the driver was loaded) and ``remapped`` (``correctable``, ``uncorrectable``, ``pending``,
-``failure``).
+``memory`` in bytes, ``gi_id``, ``ci_id``; null: they cannot be listed), ``ecc`` (uncorrected errors since the driver
+was loaded), ``remapped`` (``correctable``, ``uncorrectable``, ``pending``, ``failure``); by ``wide`` also ``links``.
 """
 
 from __future__ import annotations
@@ -120,19 +119,21 @@ class Reader:
             "mig_pending": None if mig is None else mig[1],
             "slices": self._slices(handle) if mig is not None and mig[0] else [],
             "processes": self._processes(handle),
+            "remapped": self._remapped(handle),
+            "ecc": self._uncorrected(handle),
         }
         if wide:
-            rows = self._aside(nvml.nvmlDeviceGetRemappedRows, handle)
-            names = ("correctable", "uncorrectable", "pending", "failure")
             card["links"] = self._links(handle)
-            card["remapped"] = None if rows is None else dict(zip(names, (int(row) for row in rows)))
-            card["ecc"] = self._aside(
-                nvml.nvmlDeviceGetTotalEccErrors,
-                handle,
-                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                nvml.NVML_VOLATILE_ECC,
-            )
         return card
+
+    def _remapped(self, handle: Any) -> Optional[dict[str, int]]:
+        rows = self._aside(self._nvml.nvmlDeviceGetRemappedRows, handle)
+        names = ("correctable", "uncorrectable", "pending", "failure")
+        return None if rows is None else dict(zip(names, (int(row) for row in rows)))
+
+    def _uncorrected(self, handle: Any) -> Any:
+        kind, counter = self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC
+        return self._aside(self._nvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter)
 
     def _mig_mode(self, handle: Any) -> Optional[tuple[bool, bool]]:
         """(now, after the next reset); a card without MIG has it off."""

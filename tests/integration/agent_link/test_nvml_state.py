@@ -125,7 +125,9 @@ def test_mps_is_there_while_its_daemon_answers(machine: Machine, tmp_path: Path)
 
 
 def test_worn_memory_and_the_kernel_s_words_are_told_beside_the_card(machine: Machine) -> None:
+    """With the collection after: an operator does not wait 5 minutes for it."""
     first, second = machine.cards
+    assert machine.look().notes == []
     first["remapped_rows"].update(uncorrectable=4, pending=True)
     second["ecc_uncorrected"] = 2
     machine.lines = [f"NVRM: Xid (PCI:{second['pci_bus_id'][4:-2]}): 63, pid=1, Row Remapper: new row"]

@@ -29,12 +29,12 @@ def test_a_mode_that_waits_for_a_reset_is_not_on(mig: bool, pending: bool, capab
     made = card(mig=mig, mig_pending=pending)
     cards = cards_of_nvml(answer(made), [], tmp_path)
     assert [one.mig_capable for one in cards.capabilities] == [capable]
-    assert [one.text for one in notes_of_nvml([made], {})] == ([note] if note else [])
+    assert [one.text for one in notes_of_nvml([made])] == ([note] if note else [])
     assert cards.failures == []
 
 
 @pytest.mark.parametrize(
-    ("wide", "codes"),
+    ("worn", "codes"),
     [
         ({}, []),
         ({"ecc": 0, "remapped": {"correctable": 1, "uncorrectable": 0, "pending": 0, "failure": 0}}, []),
@@ -44,8 +44,8 @@ def test_a_mode_that_waits_for_a_reset_is_not_on(mig: bool, pending: bool, capab
         ({"remapped": {"correctable": 0, "uncorrectable": 9, "pending": 0, "failure": 1}}, ["remap_failed"]),
     ],
 )
-def test_worn_memory_is_told_and_condemns_nobody(wide: dict[str, Any], codes: list[str]) -> None:
-    assert [note.code for note in notes_of_nvml([card()], {"GPU-0": wide})] == codes
+def test_worn_memory_is_told_and_condemns_nobody(worn: dict[str, Any], codes: list[str]) -> None:
+    assert [note.code for note in notes_of_nvml([card(**worn)])] == codes
 
 
 @pytest.mark.parametrize(("name", "told"), [("NVIDIA GB10", True), ("Orin (nvgpu)", True), ("NVIDIA L4", False)])
@@ -53,7 +53,7 @@ def test_a_card_in_the_machine_s_own_memory_has_no_figure(name: str, told: bool,
     made = card(name=name, memory_total=None, memory_used=None)
     cards = cards_of_nvml(answer(made), [], tmp_path)
     assert cards.gpus[0].memory_total_mib is None and cards.stats[0].memory_used_mib is None
-    assert [note.code for note in notes_of_nvml([made], {})] == (["unified_memory"] if told else [])
+    assert [note.code for note in notes_of_nvml([made])] == (["unified_memory"] if told else [])
 
 
 def test_processes_are_told_by_slice_without_their_arguments(tmp_path) -> None:
