@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from runtime.agent.hardware_settings import tool_fault
+
 
 def parser() -> argparse.ArgumentParser:
     """All commands with their options."""
@@ -38,17 +40,16 @@ def parser() -> argparse.ArgumentParser:
 
     config = commands.add_parser("config", help="print the effective settings with their origin, or check them")
     _add_settings(config)
-    config.add_argument("what", nargs="?", choices=["check"], help="check the settings, print faults only")
+    config.add_argument("what", nargs="?", choices=["check"], help="check the settings: faults, or their number")
 
     inventory = commands.add_parser("inventory", help="what the scheduler would see of this machine")
+    _add_config(inventory)
     inventory.add_argument("--json", action="store_true", help="print one JSON object")
     inventory.add_argument(
         "--tool", action="append", default=[], type=_tool, metavar="NAME=PATH", help="where a vendor's command is"
     )
     inventory.add_argument("--nvidia-smi", metavar="PATH", help="the same as --tool nvidia-smi=PATH")
-    inventory.add_argument(
-        "--ib-root", metavar="DIR", type=Path, default=Path("/sys/class/infiniband"), help="instead of %(default)s"
-    )
+    inventory.add_argument("--ib-root", metavar="DIR", type=Path, help="instead of /sys/class/infiniband")
     inventory.add_argument("--no-gpu", action="store_true", help="do not look for cards")
     inventory.add_argument("--no-nvml", action="store_true", help="ask nvidia-smi instead of NVML")
 
@@ -63,10 +64,12 @@ def parser() -> argparse.ArgumentParser:
     parse = commands.add_parser(
         "parse",
         help="what our parsers make of a tool's output, read from standard input, as JSON",
+        usage="%(prog)s TOOL [ARGS ...] < TEXT",
         epilog="Example: nvidia-smi -q | heterofleet-agent parse nvidia-smi -q",
     )
     parse.add_argument("tool", metavar="TOOL", help="the command that printed it (nvidia-smi, npu-smi, docker, ...)")
-    parse.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what the command was given")
+    given = parse.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what the command was given")
+    given.required = False  # else argparse says that it is
 
     version = commands.add_parser("version", help="print version, commit and build time")
     version.add_argument("--json", action="store_true", help="print one JSON object")
@@ -97,4 +100,7 @@ def _tool(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not name or not equals or not path:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted NAME=PATH")
+    wanted = tool_fault(name)
+    if wanted is not None:
+        raise argparse.ArgumentTypeError(f"found {name!r}, no command of a vendor; wanted {wanted}")
     return name, path

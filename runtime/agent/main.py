@@ -69,7 +69,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
 
 def _load(options: argparse.Namespace) -> Optional[Loaded[AgentSettings]]:
     """The settings; None after every fault was printed."""
-    from runtime.agent.settings import load_settings
+    from runtime.agent.settings import DEFAULT_PATH, load_settings
     from runtime.protocol.settings import SettingsError
 
     overrides = {
@@ -80,6 +80,8 @@ def _load(options: argparse.Namespace) -> Optional[Loaded[AgentSettings]]:
     try:
         return load_settings(options.config, os.environ, overrides)
     except SettingsError as error:
+        if options.config is None and not DEFAULT_PATH.exists():
+            print(f"there is no file {DEFAULT_PATH}, and none was named with --config", file=sys.stderr)
         for fault in error.faults:
             print(fault, file=sys.stderr)
         return None
@@ -174,7 +176,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _state_dir(config: Optional[Path]) -> Path:
     """Where the agent keeps its state, also when its settings are broken: ``status`` must answer then."""
-    from runtime.agent.settings import state_dir_of
+    from runtime.agent.settings_found import state_dir_of
 
     return state_dir_of(config, os.environ)
 
@@ -192,6 +194,7 @@ def _config(options: argparse.Namespace) -> int:
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if options.what == "check":
+        print(_checked(options.config, loaded))
         return EXIT_OK
     from runtime.protocol.settings import effective
 
@@ -200,17 +203,44 @@ def _config(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _checked(config: Optional[Path], loaded: Loaded[AgentSettings]) -> str:
+    from runtime.agent.settings import DEFAULT_PATH
+
+    file = config or DEFAULT_PATH
+    # A key has its file for an origin; it is one setting with the file's name.
+    number = sum(origin not in ("default", loaded.settings.api_key_file) for origin in loaded.origins.values())
+    where = str(file) if file.exists() else f"without {file}"
+    return f"{where}: {number} setting{'' if number == 1 else 's'}, no fault"
+
+
 def _inventory(options: argparse.Namespace) -> int:
     from runtime.agent.engines.inventory import add_software, software_lines
     from runtime.agent.hardware.infiniband.adapters import by_adapter
-    from runtime.agent.hardware.report import add_infiniband, as_table, take_inventory
-    from runtime.agent.settings import named_fabrics
+    from runtime.agent.hardware.infiniband.sysfs import ROOT
+    from runtime.agent.hardware.report import UNKNOWN_BEFORE, add_infiniband, as_table, is_virtual, take_inventory
+    from runtime.agent.settings_found import hardware_of, remembered_of
 
-    tools: dict[str, str] = dict(options.tool)
+    if options.ib_root is not None and not options.ib_root.is_dir():
+        print(f"--ib-root: there is no folder {options.ib_root}", file=sys.stderr)
+        return EXIT_USAGE
+    found = hardware_of(options.config, os.environ)
+    tools: dict[str, str] = {**found.hardware.tools, **dict(options.tool)}
     if options.nvidia_smi:
         tools["nvidia-smi"] = options.nvidia_smi
-    report = take_inventory(tools, cards=not options.no_gpu, nvml=not options.no_nvml)
-    add_infiniband(report, by_adapter(named_fabrics(os.environ)), options.ib_root)
+    remembered = remembered_of(options.config, os.environ)
+    report = take_inventory(
+        tools,
+        cards=not options.no_gpu,
+        nvml=not options.no_nvml,
+        mode=found.hardware.detect,
+        virtual=found.hardware.virtual_cards,
+        remembered=remembered,
+    )
+    if found.unread is not None:
+        report["cannot"].append(found.unread)
+    if remembered is None and is_virtual(report):
+        report["cannot"].append(UNKNOWN_BEFORE)
+    add_infiniband(report, by_adapter(found.fabrics), options.ib_root or ROOT)
     add_software(report)
     print(json.dumps(report) if options.json else "\n".join([as_table(report), *software_lines(report)]))
     if report["error"]:

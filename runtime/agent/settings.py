@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 from runtime.agent.engines.templates import entry_fault
+from runtime.agent.hardware_settings import HardwareSettings, probe_faults, tool_faults
 from runtime.agent.key_file import KeyFileError, key_faults, read_key_file
 from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.build import this_build
-from runtime.protocol.constraints import Text, Within
+from runtime.protocol.constraints import Within
 from runtime.protocol.credentials import password_in
 from runtime.protocol.engines import FORMATS
 from runtime.protocol.masking import Masker
-from runtime.protocol.names import ImageReferenceError, is_node_id, parse_image_reference
+from runtime.protocol.names import is_node_id
 from runtime.protocol.problems import Fault
-from runtime.protocol.settings import AWAITS, PREFIX, SECRET, Loaded, SettingsError, load, rank
+from runtime.protocol.settings import AWAITS, SECRET, Loaded, SettingsError, is_newer, load, rank
 from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
 DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
@@ -33,21 +34,6 @@ DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
 def default_workers() -> int:
     """As many workers as cores, from 2 to 16."""
     return max(2, min(16, os.cpu_count() or 2))
-
-
-@dataclass(frozen=True)
-class HardwareSettings:
-    """``detect``: the first vendor found or all of them; ``tools``: command name -> path; ``virtual_cards``:
-    how many virtual cards a node without any card reports. ``probe_image``: what has to end well on a card that was bad
-    (with ``probe_command``, else the image's own; in ``probe_timeout_s``) before it is given out again; None: nothing.
-    """
-
-    detect: Annotated[str, Text(pattern="first|all")] = "first"
-    tools: dict[str, str] = field(default_factory=dict)
-    virtual_cards: Annotated[int, Within(0, 64)] = 1
-    probe_image: Optional[str] = None
-    probe_command: list[str] = field(default_factory=list)
-    probe_timeout_s: Annotated[float, Within(1, 3600)] = 60
 
 
 @dataclass(frozen=True)
@@ -120,7 +106,7 @@ def load_with_faults(
 ) -> tuple[Optional[Loaded[AgentSettings]], list[Fault]]:
     """What could be read, and every fault found; None when no value can be told from another."""
     try:
-        document, name = _read_document(path)
+        document, name = read_document(path)
         loaded = load(
             AgentSettings,
             document=document,
@@ -134,10 +120,15 @@ def load_with_faults(
     warnings = list(loaded.warnings)
     settings, origins, faults = _with_key(loaded, warnings)
     faults += _faults(settings)
+    unknown_tools = tool_faults(settings.hardware)
+    if is_newer(document, this_build().version):
+        warnings += [f"{fault}; ignored, since the file was written for a newer release" for fault in unknown_tools]
+    else:
+        faults += unknown_tools
     return Loaded(settings, origins, warnings), faults
 
 
-def _read_document(path: Optional[Path]) -> tuple[Any, str]:
+def read_document(path: Optional[Path]) -> tuple[Any, str]:
     """The parsed file and its name in messages."""
     file = DEFAULT_PATH if path is None else path
     try:
@@ -213,7 +204,7 @@ def _faults(settings: AgentSettings) -> list[Fault]:
         )
     faults += _path_faults(settings)
     faults += _priority_faults(settings.engine_priorities)
-    faults += _probe_faults(settings.hardware)
+    faults += probe_faults(settings.hardware)
     for n, fabric in enumerate(settings.fabrics):
         hcas = fabric.get("hcas", [])
         if not isinstance(fabric.get("name"), str) or set(fabric) - {"name", "hcas"}:
@@ -236,17 +227,6 @@ def _priority_faults(priorities: dict[str, list[str]]) -> list[Fault]:
     return faults
 
 
-def _probe_faults(hardware: HardwareSettings) -> list[Fault]:
-    if hardware.probe_image is None:
-        given = bool(hardware.probe_command)
-        return [Fault("hardware.probe_command", "a command without an image", "hardware.probe_image")] if given else []
-    try:
-        parse_image_reference(hardware.probe_image)
-    except ImageReferenceError as error:
-        return [Fault("hardware.probe_image", f"{hardware.probe_image[:80]!r}: {error}", "an image reference")]
-    return []
-
-
 def _without_login(url: str) -> str:
     """A proxy may carry a login of its own; the rest follows the server's rules, and may be shown."""
     head, sign, rest = url.rpartition("://")
@@ -266,27 +246,6 @@ def _path_faults(settings: AgentSettings) -> list[Fault]:
     if settings.ca_file is not None and settings.ca_file.startswith("/") and not Path(settings.ca_file).is_file():
         faults.append(Fault("ca_file", f"no file {settings.ca_file}", "a file with CA certificates in PEM form"))
     return faults
-
-
-def state_dir_of(path: Optional[Path], environ: Mapping[str, str]) -> Path:
-    """Where the agent keeps its state, as far as that can be told from settings that may have other faults."""
-    variable = environ.get(f"{PREFIX}STATE_DIR")
-    if variable:
-        return Path(variable)
-    try:
-        document, _ = _read_document(path)
-    except SettingsError:
-        document = None
-    value = document.get("state_dir") if isinstance(document, dict) else None
-    return Path(value if isinstance(value, str) else AgentSettings.state_dir)
-
-
-def named_fabrics(environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The fabrics that this machine's settings name; none where there are no settings, or none that can be read."""
-    loaded, faults = load_with_faults(None, environ)
-    if loaded is None or any(fault.path.startswith("fabrics") for fault in faults):
-        return []
-    return loaded.settings.fabrics
 
 
 def masker_of(settings: AgentSettings) -> Masker:

@@ -82,7 +82,8 @@ def load(
     if document is not None and not isinstance(document, dict):
         raise SettingsError([Fault(document_name, type(document).__name__, "a mapping of settings")])
     document = dict(document or {})
-    newer = _is_newer(document.pop(WRITTEN_FOR, None), version)
+    newer = is_newer(document, version)
+    document.pop(WRITTEN_FOR, None)
     for path, value in _flatten(document, known):
         if path in known:
             values[path], origins[path] = value, document_name
@@ -182,8 +183,9 @@ def _flatten(document: dict[Any, Any], known: dict[str, _Leaf], prefix: str = ""
     return pairs
 
 
-def _is_newer(written_for: Any, version: str) -> bool:
+def is_newer(document: Any, version: str) -> bool:
     """Whether the file was written for a later release than this one; where that is not known, it was not."""
+    written_for = document.get(WRITTEN_FOR) if isinstance(document, dict) else None
     if not isinstance(written_for, str) or not re.search(r"\d", written_for):
         return False
     ours = release_of(version)

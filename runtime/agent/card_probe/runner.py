@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from runtime.agent.drivers.driver import ContainerPlan, EngineFacts, Facts, Seen
     from runtime.agent.drivers.output import LogRest
     from runtime.agent.hardware.inventory import GpuSnapshot
-    from runtime.agent.settings import HardwareSettings
+    from runtime.agent.hardware_settings import HardwareSettings
     from runtime.protocol.hardware import Gpu
 
 log = logging.getLogger(__name__)

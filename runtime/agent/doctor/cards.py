@@ -16,7 +16,7 @@ from runtime.agent.hardware.nvml_cards import VENDOR as NVIDIA
 from runtime.agent.hardware.remembered import CannotRead, Remembered, is_numbered, read_remembered
 from runtime.agent.hardware.report import collect
 from runtime.agent.hardware.virtual import VENDOR as VIRTUAL
-from runtime.agent.settings import HardwareSettings
+from runtime.agent.hardware_settings import HardwareSettings
 from runtime.protocol.hardware import Gpu
 
 TAKEN_OUT = "one that was taken out is forgotten after a week, or when another is in its place"

@@ -75,14 +75,16 @@ def judge_settings(found: Configuration) -> Finding:
     if found.missing and found.faults:
         words = f"there is no {found.file}, and the environment does not say where the control plane is"
         return finding("settings", [unknown(words, "install the agent, or name a file with --config")])
-    points = [
-        failure(f"{fault.path}: {fault.found}", fault.wanted, f"correct it in {found.file}, then: "
-                f"heterofleet-agent config check --config {found.file}")
-        for fault in faults
-    ]  # fmt: skip
+    points = [failure(f"{fault.path}: {fault.found}", fault.wanted, _advice(found.file)) for fault in faults]
     if found.loaded is not None:
         points += [warning(text) for text in found.loaded.warnings if not text.startswith("api_key_file:")]
     return finding("settings", points or [ok(f"{found.file} is good" if not found.missing else "good, without a file")])
+
+
+def _advice(file: Path) -> str:
+    if not _is_there(file):
+        return f"{file} is missing: name another with --config, or install the agent, which writes one"
+    return f"correct it in {file}, then: heterofleet-agent config check --config {file}"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from runtime.agent.doctor.tools import judge_tools, look_at_tools
 from runtime.agent.doctor.unit import judge_unit, look_at_unit
 from runtime.agent.doctor.vendors import VendorFacts, look_at_vendors
 from runtime.agent.doctor.versions import judge_versions, look_at_versions
-from runtime.agent.settings import masker_of, state_dir_of
+from runtime.agent.settings import masker_of
+from runtime.agent.settings_found import state_dir_of
 from runtime.protocol.masking import Masker
 
 

@@ -6,7 +6,9 @@ from functools import partial
 from typing import Callable
 
 from runtime.agent.hardware.detector import Detector
+from runtime.agent.hardware.mps import CONTROL
 from runtime.agent.hardware.nvidia import Nvidia
+from runtime.agent.hardware.nvidia_by_smi import SMI
 from runtime.agent.hardware.tools import ToolRunner
 from runtime.agent.hardware.vendors.ascend import ASCEND
 from runtime.agent.hardware.vendors.biren import BIREN
@@ -37,6 +39,10 @@ DETECTORS: tuple[tuple[str, Factory], ...] = (
     *map(_of, AFTER_NVIDIA),
 )
 """(vendor, what makes its detector), in order of preference."""
+
+
+COMMANDS: tuple[str, ...] = (SMI, CONTROL, *(tool.name for vendor in VENDORS for tool in vendor.tools))
+"""All commands whose places can be named."""
 
 
 def all_detectors(runner: ToolRunner, tools: dict[str, str]) -> list[Detector]:

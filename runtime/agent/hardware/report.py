@@ -27,6 +27,9 @@ from runtime.protocol.times import from_epoch, to_wire
 NO_CARD = "no accelerator that answers: cannot run tasks that ask for cards"
 NOT_LOOKED = "cards were not looked for: whether tasks that ask for cards can run here is not known"
 UNHEARD = "not known now: it was here before, and its vendor's tool has failed"
+UNKNOWN_BEFORE = (
+    "what the agent has known here cannot be read by this user: a node that ever had cards gives out no virtual ones"
+)
 MIXED = "mixed"
 """``source`` where tools of several vendors answer."""
 
@@ -181,6 +184,11 @@ def _card(gpu: Gpu, stats: Optional[GpuStats], problems: list[str], *, ok: Optio
         "profile": gpu.profile,
         "health": {"ok": ok, "problems": problems},
     }
+
+
+def is_virtual(report: dict[str, Any]) -> bool:
+    """Whether its cards are none that are really here."""
+    return bool(report["gpus"]) and all(card["vendor"] == VIRTUAL for card in report["gpus"])
 
 
 def as_table(report: dict[str, Any]) -> str:

@@ -97,6 +97,7 @@ def test_a_file_that_was_named_and_is_not_there(tmp_path: Path) -> None:
     found = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
     assert done.returncode == 2
     assert found["settings"]["state"] == "failure" and "none.yaml" in found["settings"]["text"]
+    assert "is missing" in found["settings"]["advice"] and "correct it" not in found["settings"]["advice"]
     assert found["server"]["state"] == found["clock"]["state"] == "unknown"
 
 

@@ -207,7 +207,12 @@ def test_config_prints_origins_and_no_secret(tmp_path) -> None:
     assert 'node_id: "gpu-b"  # command line' in done.stdout
     assert "max_tasks: 9  # HETEROFLEET_MAX_TASKS" in done.stdout
     assert "workers:" in done.stdout and "# default" in done.stdout
-    assert run(tmp_path, "config", "check", "--config", file).stdout == ""
+    assert run(tmp_path, "config", "check", "--config", file).stdout == f"{file}: 4 settings, no fault\n"
+
+
+def test_config_without_settings_names_the_file_it_looked_for(tmp_path) -> None:
+    done = run(tmp_path, "config")
+    assert done.returncode == 78 and "there is no file /etc/heterofleet/agent.yaml" in done.stderr
 
 
 def test_version(tmp_path) -> None:

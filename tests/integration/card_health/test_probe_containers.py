@@ -17,7 +17,7 @@ from runtime.agent.drivers.docker import DockerDriver
 from runtime.agent.drivers.driver import ContainerPlan
 from runtime.agent.drivers.errors import EngineUnavailable
 from runtime.agent.hardware.inventory import GpuSnapshot
-from runtime.agent.settings import HardwareSettings
+from runtime.agent.hardware_settings import HardwareSettings
 from runtime.protocol.hardware import Gpu, GpuCollectFailure
 from tests.integration.waiting import until
 from tests.lab import Lab, Node, task_image

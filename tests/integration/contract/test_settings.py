@@ -17,7 +17,8 @@ from typing import Any, Optional
 
 import pytest
 
-from runtime.agent.settings import AgentSettings, HardwareSettings, default_workers
+from runtime.agent.hardware_settings import HardwareSettings
+from runtime.agent.settings import AgentSettings, default_workers
 from runtime.protocol import settings as settings_rules
 from runtime.server.settings import ServerSettings
 from tests.integration.contract.live import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.agent.settings import load_settings, state_dir_of
+from runtime.agent.settings import load_settings
+from runtime.agent.settings_found import hardware_of, state_dir_of
 from runtime.protocol.settings import SettingsError, effective
 
 GOOD = "server_url: http://127.0.0.1:3333\napi_key: 0123456789abcdef\n"
@@ -201,3 +202,30 @@ def test_the_state_folder_is_known_also_when_the_settings_are_wrong(tmp_path) ->
     assert str(state_dir_of(path, {"HETEROFLEET_STATE_DIR": "/else"})) == "/else"
     path.write_text("{")
     assert str(state_dir_of(path, {})) == "/var/lib/heterofleet/agent"
+
+
+def test_hardware_s_settings_are_known_without_a_key_a_server_or_a_file(tmp_path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("hardware: {detect: all, virtual_cards: 3, tools: {npu-smi: /x/npu-smi}}\n")
+    found = hardware_of(path, {})
+    assert (found.hardware.detect, found.hardware.virtual_cards, found.hardware.tools, found.unread) == (
+        *("all", 3, {"npu-smi": "/x/npu-smi"}),
+        None,
+    )
+    assert hardware_of(path, {"HETEROFLEET_HARDWARE__DETECT": "first"}).hardware.detect == "first"
+    for text, words in (("{", "valid YAML"), ("hardware: {detect: some}", "first or all"), ("x_y: 1", "x_y")):
+        path.write_text(text)
+        found = hardware_of(path, {})
+        assert found.hardware.detect == "first" and words in (found.unread or "")
+    absent = hardware_of(tmp_path / "none.yaml", {})
+    assert f"no file {tmp_path}/none.yaml" in (absent.unread or "")
+
+
+def test_a_tool_that_nobody_asks_is_a_fault_that_names_the_nearest(tmp_path) -> None:
+    found = faults(tmp_path, GOOD + "hardware: {tools: {npu-smii: /x/npu-smii}}\n")
+    assert (
+        "npu-smi, " in found["hardware.tools.npu-smii"] and "the nearest is npu-smi" in found["hardware.tools.npu-smii"]
+    )
+    assert "nvidia-smi, " in faults(tmp_path, GOOD + "hardware: {tools: {zzz: /x}}\n")["hardware.tools.zzz"]
+    newer = load(tmp_path, GOOD + "written_for: 999.0.0\nhardware: {tools: {tpu-smi: /x}}\n")
+    assert any("hardware.tools.tpu-smi" in warning for warning in newer.warnings)

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.agent.hardware.inventory import GpuSnapshot
 from runtime.agent.hardware.report import as_table, report_of
-from runtime.protocol.hardware import Gpu, GpuHolder, GpuTopology
+from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuHolder, GpuTopology
 
 CONTAINER = "ab" * 32
 ONE = Gpu("GPU-one", "nvidia", 0, "H100", "nvidia-h100-80g", 81559, "00000000:17:00.0", 1)
@@ -30,6 +30,7 @@ def shown(*gpus: Gpu, **said: Any) -> tuple[list[str], list[str]]:
     ("topology", "line", "cannot"),
     [
         (GpuTopology([["GPU-one", "GPU-two"]]), "NVLink domain: card 0, card 1", None),
+        (GpuTopology([["GPU-two", "GPU-gone", "GPU-one"]]), "NVLink domain: card 0, card 1, GPU-gone", None),
         (GpuTopology([["GPU-one", "GPU-gone"]]), "NVLink domain: card 0, GPU-gone", None),
         (GpuTopology(), "NVLink: none between the cards", "no NVLink"),
         (GpuTopology([["GPU-one"], ["GPU-two"]]), "NVLink domain: card 1", "no NVLink"),
@@ -80,3 +81,12 @@ def test_numa_and_memory_that_are_not_known() -> None:
     assert [one for one in told if "min_memory_mib" in one] == [
         "memory of card 1 not known: cannot run tasks that ask for min_memory_mib"
     ]
+
+
+def test_what_is_said_of_a_card_stands_below_it() -> None:
+    """A long word on its health once moved the names of all cards far to the right."""
+    reason = "Unable to determine the device handle for GPU 0000:17:00.0: GPU is lost. Reboot the system to recover it"
+    lines, _ = shown(ONE, TWO, failures=[GpuCollectFailure("GPU-one", 0, reason)])
+    assert lines[1].split()[-2:] == ["bad", "GPU-one"] and lines[2].strip() == reason
+    assert lines[3].split()[-2:] == ["ok", "GPU-two"]
+    assert lines[0].index("uuid") == lines[1].index("GPU-one") == lines[3].index("GPU-two") < 100
