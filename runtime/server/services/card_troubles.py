@@ -123,7 +123,7 @@ def _trouble(gpu: Gpu, state: CardHealth, cards: Cards, dirty: Mapping[str, Dirt
 
 def _reason(gpu: Gpu, track: Track) -> str:
     of_card = f"its card {track.gpu.uuid}: " if track.gpu.uuid != gpu.uuid else ""
-    well = f"; well for {track.good} beats by now" if track.good else ""
+    well = f"; well for {track.good} beat{'s' if track.good > 1 else ''} by now" if track.good else ""
     return f"{of_card}{track.why}{well}"
 
 

@@ -14,6 +14,12 @@ from typing import Optional
 from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection, named_as_failed
 from runtime.protocol.nodes import CardHealth, EventKind
 
+COLLECTOR_FAILING_AFTER = 3
+"""Beats in a row whose collector failed as a whole; from then on the node gets no new card work, and nobody can say
+how its cards are."""
+COLLECTOR_ERROR = "gpu_collector_error"
+COLLECTOR_GOOD = "gpu_collector_good"
+"""Codes of the events that say when that begins and ends."""
 NO_KEYS = "none"
 """``loss_detection`` of a detector that knows its cards by index only."""
 
@@ -52,12 +58,19 @@ class Shrunk:
 @dataclass(frozen=True)
 class Cards:
     """All cards of a node, and those slices that are not well by themselves (any other has its card's health).
-    ``collector_errors`` counts beats in a row whose collector failed as a whole."""
+    ``collector_errors`` counts beats in a row whose collector failed as a whole; ``collector_since`` is when the first
+    of them came, ``collector_why`` what the newest says."""
 
     tracks: Mapping[str, Track] = field(default_factory=dict)
     collector_errors: int = 0
+    collector_since: Optional[float] = None
+    collector_why: str = ""
     shrunken: Mapping[str, Shrunk] = field(default_factory=dict)
     """Vendors without stable keys whose list got shorter: all their cards are suspect."""
+
+    @property
+    def collector_failing(self) -> bool:
+        return self.collector_errors >= COLLECTOR_FAILING_AFTER
 
 
 @dataclass(frozen=True)
@@ -73,23 +86,27 @@ class Observation:
 
 @dataclass(frozen=True)
 class Change:
-    """Something to tell: becomes an event; ``lost`` also takes scheduled work off the card."""
+    """Something to tell: becomes an event; ``lost`` also takes scheduled work off the card. ``code``: stable within the
+    kind, where that has several."""
 
     kind: EventKind
     uuid: str | None
     detail: str
+    code: str | None = None
 
 
 def advance(cards: Cards, seen: Observation, limits: Limits) -> tuple[Cards, list[Change]]:
     """The cards after this beat, and what changed."""
     if seen.collector_error is not None:
-        return replace(cards, collector_errors=cards.collector_errors + 1), []
+        return _without_collector(cards, seen.collector_error, seen.at)
+    changes: list[Change] = []
+    if cards.collector_failing:
+        changes.append(Change(EventKind.NODE_STATE, None, "the card tool works again", COLLECTOR_GOOD))
     if seen.gpus is None:
-        return replace(cards, collector_errors=0), []
+        return replace(cards, collector_errors=0, collector_since=None, collector_why=""), changes
     if _nothing_new(cards, seen):
         return cards, []
 
-    changes: list[Change] = []
     whole = {gpu.uuid: gpu for gpu in seen.gpus if gpu.parent_uuid is None}
     slices = {gpu.uuid: gpu for gpu in seen.gpus if gpu.parent_uuid is not None}
     failed = _failed(whole, slices, cards, seen)
@@ -130,7 +147,7 @@ def advance(cards: Cards, seen: Observation, limits: Limits) -> tuple[Cards, lis
             track = _step(known, failed.get(uuid), limits, changes, seen.at)
             if track.state is not CardHealth.OK:
                 tracks[uuid] = track
-    return Cards(tracks, 0, shrunken), changes
+    return Cards(tracks, shrunken=shrunken), changes
 
 
 def health(cards: Cards, gpus: Sequence[Gpu], dirty: Collection[str]) -> dict[str, CardHealth]:
@@ -153,9 +170,43 @@ def health(cards: Cards, gpus: Sequence[Gpu], dirty: Collection[str]) -> dict[st
     return result
 
 
-def unlisted(cards: Cards) -> list[Gpu]:
-    """Cards that a working list no longer names: still shown, with what is known of them."""
-    return [track.gpu for track in cards.tracks.values() if not track.listed]
+def with_unlisted(cards: Cards, listed: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The list, with the cards that a working one no longer names where they were: they are still shown, with what is
+    known of them."""
+    found = list(listed)
+    gone = {track.gpu.uuid: track.gpu for track in cards.tracks.values() if not track.listed}
+    for gpu in sorted(gone.values(), key=lambda one: -1 if one.index is None else one.index):
+        found.insert(_place(gpu, found, gone), gpu)
+    return tuple(found)
+
+
+def _place(lost: Gpu, gpus: Sequence[Gpu], gone: Mapping[str, Gpu]) -> int:
+    """Before the next card of its vendor, by index; else behind all of them. Where a listed card has the index of one
+    that is gone, those behind it have moved up."""
+    of_vendor = [at for at, gpu in enumerate(gpus) if gpu.vendor == lost.vendor]
+    taken = {gpus[at].index for at in of_vendor if gpus[at].uuid not in gone and gpus[at].parent_uuid is None}
+    moved = any(gpu.index in taken for gpu in gone.values() if gpu.vendor == lost.vendor)
+    passed = 0
+    for at in of_vendor:
+        gpu = gpus[at]
+        if gpu.uuid in gone:
+            passed += 1
+            continue
+        index = gpu.index if gpu.parent_uuid is None else None
+        if index is not None and lost.index is not None and index + (passed if moved else 0) >= lost.index:
+            return at
+    return of_vendor[-1] + 1 if of_vendor else len(gpus)
+
+
+def _without_collector(cards: Cards, error: str, at: float | None) -> tuple[Cards, list[Change]]:
+    """No card is condemned by it; from the third beat on none is said to be well either."""
+    errors = cards.collector_errors + 1
+    since = at if cards.collector_errors == 0 else cards.collector_since
+    changes = []
+    if errors == COLLECTOR_FAILING_AFTER:
+        text = f"nobody can say how the cards are: the card tool fails, {errors} beats in a row: {error}"
+        changes.append(Change(EventKind.NODE_STATE, None, text, COLLECTOR_ERROR))
+    return replace(cards, collector_errors=errors, collector_since=since, collector_why=error), changes
 
 
 def _nothing_new(cards: Cards, seen: Observation) -> bool:

@@ -149,6 +149,7 @@ def _tell(tx: Tx, note: Noted, hold_back: bool) -> None:
         emit(
             tx,
             note.change.kind,
+            code=note.change.code,
             node_id=note.node_id,
             gpu_uuid=note.change.uuid,
             actor=actor,

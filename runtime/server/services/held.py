@@ -249,7 +249,7 @@ def _view_facts(held: Held) -> dict[str, Any]:
     sections = held.sections
     host: Host = sections.get("host") or _NO_HOST
     beat = held.beat or _NO_BEAT
-    gpus: tuple[Gpu, ...] = (*(sections.get("gpus") or ()), *card_rules.unlisted(held.cards))
+    gpus: tuple[Gpu, ...] = card_rules.with_unlisted(held.cards, sections.get("gpus") or ())
     topology = sections.get("gpu_topology")
     images, engines, models = (sections.get(name) for name in ("images", "engines", "discovered_models"))
     return {
@@ -272,8 +272,9 @@ def _view_facts(held: Held) -> dict[str, Any]:
         "card_health": card_rules.health(held.cards, gpus, held.dirty_cards),
         "card_troubles": card_troubles.troubles(held.cards, gpus, held.dirty_cards),
         "capabilities": {entry.uuid: entry for entry in beat.gpu_capabilities or ()},
-        "collector_error": beat.gpu_collector_error,
-        "collector_failing": held.cards.collector_errors >= COLLECTOR_FAILING_AFTER,
+        "collector_error": held.cards.collector_why or None,
+        "collector_failing": held.cards.collector_failing,
+        "collector_since": times.from_epoch(held.cards.collector_since) if held.cards.collector_since else None,
         "nvlink_domains": tuple(frozenset(d) for d in topology.nvlink_domains) if topology is not None else (),
         "images": frozenset(images) if images is not None else None,
         "engines": frozenset(engine.name for engine in engines) if engines is not None else None,
@@ -294,7 +295,9 @@ def models_of(models: Iterable[DiscoveredModel]) -> Iterator[str]:
 def _moving(held: Held) -> dict[str, Any]:
     """The members of the view that every beat changes."""
     live = held.beat.live_task_ids if held.beat is not None else None
+    notes = held.beat.gpu_notes if held.beat is not None else None
     return {
+        "card_notes": tuple(notes or ()),
         "last_seen_at": times.from_epoch(held.seen_wall) if held.seen_wall is not None else None,
         "run": held.run,
         "boot_id": held.boot_id,
@@ -304,5 +307,3 @@ def _moving(held: Held) -> dict[str, Any]:
 
 _NO_HOST = Host()
 _NO_BEAT = Heartbeat(0, "", "", 0, 0)
-COLLECTOR_FAILING_AFTER = 3
-"""Beats in a row whose collector failed as a whole; from then on the node gets no new card work."""

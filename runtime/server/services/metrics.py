@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.protocol.states import Status
+from runtime.server.services import cards_shown
 from runtime.server.services.presence import Presence
 from runtime.server.store.database import Database
 from runtime.server.store.tables import end_counts, tasks
@@ -100,7 +101,7 @@ def _nodes(presence: Presence, registry: CollectorRegistry) -> None:
     scale = {"utilization_pct": 0.01, "memory_used_mib": MIB}
     for view in views:
         models = {gpu.uuid: gpu.model or "" for gpu in view.gpus}
-        for uuid, own in view.card_health.items():
+        for uuid, own in cards_shown.health(view).items():
             for candidate in CardHealth:
                 health.labels(view.node_id, uuid, candidate.value).set(1 if candidate is own else 0)
         if view.state is not NodeState.ONLINE:

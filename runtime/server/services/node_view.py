@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from runtime.protocol.hardware import Gpu, GpuCapability
+from runtime.protocol.hardware import Gpu, GpuCapability, GpuNote
 from runtime.protocol.nodes import CardHealth, Cordon, NodeState
 from runtime.server.services.card_troubles import Trouble
 
@@ -18,7 +18,8 @@ class NodeView:
     "none", and so it is with ``engines`` (names) and ``models`` (names and paths of those that are not incomplete).
     ``gpus`` holds the reported cards and slices, and cards that a working list no longer names (their
     health says so); ``cards_known``: whether it has told of its cards at all. ``card_health`` has an entry for
-    each of them, ``card_troubles`` for those that are not well.
+    each of them, ``card_troubles`` for those that are not well: what was concluded, whether or not anybody can look
+    now (what is shown of them: ``cards_shown``). ``collector_error``: the words of a card tool that fails as a whole.
     ``run`` and ``boot_id`` are those of the newest beat.
     """
 
@@ -43,6 +44,8 @@ class NodeView:
     capabilities: dict[str, GpuCapability] = field(default_factory=dict)
     collector_failing: bool = False
     collector_error: str | None = None
+    collector_since: datetime | None = None
+    card_notes: tuple[GpuNote, ...] = ()
     nvlink_domains: tuple[frozenset[str], ...] = ()
     images: frozenset[str] | None = None
     engines: frozenset[str] | None = None

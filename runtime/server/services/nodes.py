@@ -16,9 +16,9 @@ from runtime.protocol.heartbeat import Heartbeat
 from runtime.protocol.nodes import Card, CardHealth, CardNote, Node, NodeState
 from runtime.protocol.problems import Problem
 from runtime.protocol.tasks import TaskWarning
-from runtime.server.services import reservations
+from runtime.server.services import cards_shown, reservations
 from runtime.server.services.node_view import NodeView
-from runtime.server.services.placement.model import slice_mode
+from runtime.server.services.placement.model import mig_cards, slice_mode
 from runtime.server.services.presence import Presence
 from runtime.server.store.database import Database
 from runtime.server.store.tables import gpu_allocations, tasks
@@ -98,8 +98,12 @@ def _node(
             TaskWarning("clock_skew", f"The node's clock is {abs(skew):.0f} s {direction} the control plane's.")
         )
     if view.collector_failing:
-        error = (beat.gpu_collector_error if beat is not None else None) or "it failed several beats in a row"
-        warnings.append(TaskWarning("gpu_collector_failing", f"The card collector fails: {error}"))
+        error = view.collector_error or "it failed several beats in a row"
+        warnings.append(
+            TaskWarning(
+                "gpu_collector_failing", f"The card collector fails: {error}. Nobody can say how its cards are."
+            )
+        )
     warnings += _worth_knowing(beat)
     process = beat.process if beat is not None else None
     if process is not None and process.available and process.confined is False:
@@ -146,12 +150,18 @@ def _worth_knowing(beat: Heartbeat | None) -> list[TaskWarning]:
 
 
 def _cards(view: NodeView, stats: dict[str, GpuStats], uses: dict[tuple[str, str], Use]) -> list[Card]:
-    sliced = {gpu.parent_uuid for gpu in view.gpus if gpu.parent_uuid is not None}
-    return [_card(view, gpu, stats.get(gpu.uuid), uses, sliced) for gpu in view.gpus]
+    sliced = {gpu.parent_uuid for gpu in view.gpus if gpu.parent_uuid is not None} | mig_cards(view)
+    health = cards_shown.health(view)
+    return [_card(view, gpu, health[gpu.uuid], stats.get(gpu.uuid), uses, sliced) for gpu in view.gpus]
 
 
 def _card(
-    view: NodeView, gpu: Gpu, stats: GpuStats | None, uses: dict[tuple[str, str], Use], sliced: Iterable[str]
+    view: NodeView,
+    gpu: Gpu,
+    health: CardHealth,
+    stats: GpuStats | None,
+    uses: dict[tuple[str, str], Use],
+    sliced: Iterable[str],
 ) -> Card:
     parent = gpu.parent_uuid or gpu.uuid
     use = uses.get((view.node_id, parent), Use())
@@ -163,7 +173,7 @@ def _card(
         temperature_c=stats.temperature_c if stats is not None else None,
         power_w=stats.power_w if stats is not None else None,
         node_id=view.node_id,
-        health=view.card_health.get(gpu.uuid, CardHealth.UNKNOWN),
+        health=health,
         tier=_tier(view.capabilities.get(parent)),
         mode=use.mode or (slice_mode(gpu.vendor) if parent in sliced else "whole"),
         allocated_to=sorted(use.tasks.get(gpu.uuid, ())),

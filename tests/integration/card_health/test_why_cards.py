@@ -86,9 +86,12 @@ def test_a_lost_card_says_since_when_and_for_what(fleet: tuple[Plane, Agent]) ->
     (evidence,) = failing(card)["health"]["evidence"]
     assert evidence["since"] == card["since"] and evidence["reason"] == "GPU is lost" and evidence["help"]
     assert card["smallest_change"]["code"] == "health"
-    assert f"card GPU-b is lost since {card['since']}" in why(plane, "nodes/gpu-a")["summary"]
+    words = why(plane, "nodes/gpu-a")["summary"]
+    assert words.startswith(
+        f"gpu-a takes new work, but not on each of its cards: card GPU-b is lost since {card['since']}"
+    )
     agent.beat(**UNCHANGED)
-    assert "well for 1 beats by now" in why(plane, "gpus/GPU-b")["summary"]
+    assert "well for 1 beat by now" in why(plane, "gpus/GPU-b")["summary"]
 
 
 def test_a_card_that_others_hold_says_who(fleet: tuple[Plane, Agent]) -> None:
@@ -106,8 +109,36 @@ def test_a_failing_card_tool_is_quoted(fleet: tuple[Plane, Agent]) -> None:
     for _ in range(3):
         agent.beat(**UNCHANGED, gpu_collector_error="nvidia-smi did not answer in 10 s")
     node = why(plane, "nodes/gpu-a")
-    assert not node["fits"] and "nvidia-smi did not answer in 10 s" in node["summary"]
-    assert "collector" in failing(why(plane, "gpus/GPU-a"))
+    assert not node["fits"] and node["summary"].startswith("gpu-a takes new work, but none with cards: its cards are ")
+    assert node["summary"].count("nvidia-smi did not answer in 10 s") == 1, node["summary"]
+    card = why(plane, "gpus/GPU-a")
+    assert set(failing(card)) == {"collector", "health", "free"}
+    assert card["state"] == "unknown" and card["since"].startswith("20") and "doctor" in card["summary"]
+    assert card["summary"].startswith(
+        f"Card GPU-a is unknown since {card['since']} (it cannot be judged: its node's card tool fails (nvidia-smi did "
+        "not answer in 10 s)), on gpu-a; "
+    )
+
+
+def test_what_a_node_tells_of_a_well_card_is_said(fleet: tuple[Plane, Agent]) -> None:
+    plane, agent = fleet
+    text = "a row of its memory could not be remapped: have the card replaced"
+    agent.beat(**UNCHANGED, gpu_notes=[{"uuid": "GPU-b", "code": "remap_failed", "text": text}])
+    assert why(plane, "gpus/GPU-b")["summary"] == f"Card GPU-b of gpu-a is well and free; its node tells of it: {text}."
+    assert why(plane, "gpus/GPU-a")["summary"] == "Card GPU-a of gpu-a is well and free."
+    shown = plane.operator("GET", f"{API}/nodes/gpu-a").body["warnings"]
+    assert shown == [{"code": "gpu_remap_failed", "detail": f"Card GPU-b: {text}."}]
+
+
+def test_a_card_in_mig_mode_is_no_whole_card(fleet: tuple[Plane, Agent]) -> None:
+    plane, agent = fleet
+    agent.beat(**UNCHANGED, gpu_capabilities=[{"uuid": "GPU-b", "mig_capable": True}])
+    card = why(plane, "gpus/GPU-b")
+    assert not card["fits"] and card["summary"] == (
+        "Card GPU-b of gpu-a is well, but in MIG mode, and given in slices only: ask for `slice`, or turn MIG off."
+    )
+    modes = {one["uuid"]: one["mode"] for one in plane.operator("GET", f"{API}/gpus").body["gpus"]}
+    assert modes == {"GPU-a": "whole", "GPU-b": "mig"}
 
 
 def test_a_card_that_a_task_has(fleet: tuple[Plane, Agent]) -> None:
@@ -116,7 +147,7 @@ def test_a_card_that_a_task_has(fleet: tuple[Plane, Agent]) -> None:
     assert plane.operator("POST", f"{API}/tasks", body).status == 201
     wait_until(lambda: plane.operator("GET", f"{API}/tasks/t1").body["status"] == "scheduled", "it is placed")
     card = why(plane, "gpus/GPU-b")
-    assert card["summary"].startswith("Card GPU-b of gpu-a is well; ") and "held by task t1" in card["summary"]
+    assert card["summary"] == "Card GPU-b of gpu-a is well, but held by task t1."
     claim = {
         "node_id": "gpu-a",
         "attempt": 1,

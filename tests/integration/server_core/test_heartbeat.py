@@ -221,8 +221,24 @@ def test_a_collector_that_fails_is_said_and_shrinks_nothing(plane: Plane, agent:
     for _ in range(3):
         agent.beat(**UNCHANGED, gpu_collector_error="nvidia-smi did not answer in 10 s")
     shown = node(plane)
-    assert [card["health"] for card in shown["gpus"]] == ["ok", "ok"]
-    assert [warning["code"] for warning in shown["warnings"]] == ["gpu_collector_failing"]
+    assert [card["health"] for card in shown["gpus"]] == ["unknown", "unknown"]
+    assert shown["warnings"] == [
+        {
+            "code": "gpu_collector_failing",
+            "detail": "The card collector fails: nvidia-smi did not answer in 10 s. Nobody can say how its cards are.",
+        }
+    ]
+    text = plane.operator("GET", "/metrics").raw.decode()
+    assert 'heterofleet_gpu_health{health="unknown",node="gpu-a",uuid="GPU-a"} 1.0' in text
+    assert 'heterofleet_gpu_health{health="ok",node="gpu-a",uuid="GPU-a"} 0.0' in text
+    agent.beat(**UNCHANGED)
+    assert [card["health"] for card in node(plane)["gpus"]] == ["ok", "ok"]
+
+    def told() -> list[str]:
+        return [one["code"] for one in plane.events("node_state") if one["code"].startswith("gpu_")]
+
+    wait_until(lambda: "gpu_collector_good" in told(), "the event of its end")
+    assert told() == ["gpu_collector_error", "gpu_collector_good"]
 
 
 def test_what_is_worth_knowing_of_a_card_is_a_warning_and_leaves_it_in_use(plane: Plane, agent: Agent) -> None:

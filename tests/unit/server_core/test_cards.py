@@ -9,7 +9,16 @@ import pytest
 
 from runtime.protocol.hardware import Gpu, GpuCollectFailure, GpuDetection
 from runtime.protocol.nodes import CardHealth, EventKind
-from runtime.server.services.cards import Cards, Limits, Observation, advance, health, unlisted
+from runtime.server.services.cards import (
+    COLLECTOR_ERROR,
+    COLLECTOR_GOOD,
+    Cards,
+    Limits,
+    Observation,
+    advance,
+    health,
+    with_unlisted,
+)
 
 A, B = Gpu("GPU-a", "nvidia", 0), Gpu("GPU-b", "nvidia", 1)
 SLICE = Gpu("MIG-b1", "nvidia", parent_uuid="GPU-b")
@@ -44,7 +53,7 @@ LOST_CARD = [FAILS] * 3
         pytest.param([BOTH, FAILS, FAILS, BOTH, FAILS], CardHealth.SUSPECT, [SUSPECT, SUSPECT], id="not in a row"),
         pytest.param([BOTH, ONLY_A, ONLY_A], CardHealth.SUSPECT, [SUSPECT], id="absent twice"),
         pytest.param([BOTH, ONLY_A, ONLY_A, ONLY_A], CardHealth.LOST, [SUSPECT, GONE], id="absent three times"),
-        pytest.param([BOTH, *[BROKEN] * 10], CardHealth.OK, [], id="the collector as a whole condemns nobody"),
+        pytest.param([BOTH, *[BROKEN] * 2], CardHealth.OK, [], id="the collector as a whole condemns nobody"),
         pytest.param([BOTH, *[UNKNOWN] * 10], CardHealth.OK, [], id="an unknown list condemns nobody"),
         pytest.param([BOTH, ONLY_A, BROKEN, ONLY_A, BROKEN], CardHealth.SUSPECT, [SUSPECT], id="failures between"),
         pytest.param([BOTH, *LOST_CARD, BOTH, BOTH], CardHealth.LOST, [SUSPECT, GONE], id="good twice"),
@@ -68,7 +77,7 @@ def test_slices_share_their_cards_fate() -> None:
 def test_a_slice_that_is_gone_condemns_nothing() -> None:
     cards, told = after(Observation([A, B, SLICE]), BOTH, BOTH, BOTH)
     assert told == []
-    assert unlisted(cards) == []
+    assert with_unlisted(cards, [A, B]) == (A, B)
 
 
 def test_a_slice_that_fails_alone_leaves_its_card_and_its_siblings_well() -> None:
@@ -89,7 +98,7 @@ def test_a_slice_that_fails_alone_leaves_its_card_and_its_siblings_well() -> Non
         assert found.pop("MIG-b1") is expected
         assert set(found.values()) == {CardHealth.OK}
         assert told == [(kind, "MIG-b1") for kind in events]
-        assert unlisted(cards) == []
+        assert with_unlisted(cards, all_of_them) == tuple(all_of_them)
 
 
 def test_an_index_that_two_cards_claim_condemns_neither() -> None:
@@ -109,7 +118,56 @@ def test_a_card_whose_index_shifts_is_followed_by_its_uuid() -> None:
 
 def test_a_card_that_is_gone_is_still_shown() -> None:
     cards, _ = after(BOTH, ONLY_A)
-    assert unlisted(cards) == [B]
+    assert with_unlisted(cards, [A]) == (A, B)
+
+
+def _card(number: int, index: int | None) -> Gpu:
+    return Gpu(f"GPU-{number}", "nvidia", index)
+
+
+@pytest.mark.parametrize(
+    ("lost", "left"),
+    [
+        ([1], [_card(0, 0), _card(2, 2)]),
+        ([1], [_card(0, 0), _card(2, 1)]),  # the indexes behind it moved on
+        ([0, 1], [_card(2, 0)]),
+        ([0, 1], [_card(2, 2)]),
+        ([2], [_card(0, 0), _card(1, 1)]),
+        ([0, 1, 2], []),
+    ],
+)
+def test_a_lost_card_keeps_its_place(lost: list[int], left: list[Gpu]) -> None:
+    other = Gpu("MU-0", "musa", 0)
+    cards, _ = after(Observation([*(_card(n, n) for n in range(3)), other]), *[Observation([*left, other])] * 3)
+    shown = [gpu.uuid for gpu in with_unlisted(cards, [*left, other]) if gpu.vendor == "nvidia"]
+    assert shown == ["GPU-0", "GPU-1", "GPU-2"]
+
+
+def test_a_lost_card_comes_behind_the_slices_of_the_one_before_it() -> None:
+    slices = [A, dataclasses.replace(SLICE, parent_uuid="GPU-a")]
+    cards, _ = after(Observation([*slices, B]), *[Observation(slices)] * 3)
+    assert with_unlisted(cards, slices) == (*slices, B)
+
+
+def test_a_failing_collector_condemns_nobody_and_is_told_once_from_its_third_beat_on() -> None:
+    def step(cards: Cards, seen: Observation) -> tuple[Cards, list[tuple[EventKind, str | None, str | None]]]:
+        after_it, changes = advance(cards, seen, Limits(3, 3))
+        return after_it, [(one.kind, one.uuid, one.code) for one in changes]
+
+    cards, _ = step(Cards(), dataclasses.replace(BOTH, at=1.0))
+    told = []
+    for at in range(2, 8):
+        cards, changes = step(cards, dataclasses.replace(BROKEN, at=float(at)))
+        told.append(changes)
+        assert cards.collector_failing is (at >= 4)
+    assert told == [[], [], [(EventKind.NODE_STATE, None, COLLECTOR_ERROR)], [], [], []]
+    assert (cards.collector_since, cards.collector_why) == (2.0, BROKEN.collector_error)
+    assert set(health(cards, [A, B], ()).values()) == {CardHealth.OK}
+    for good in (BOTH, UNKNOWN):
+        well, changes = step(cards, good)
+        assert changes == [(EventKind.NODE_STATE, None, COLLECTOR_GOOD)]
+        assert (well.collector_failing, well.collector_since, well.collector_why) == (False, None, "")
+        assert step(well, good)[1] == []
 
 
 def test_without_stable_keys_all_are_doubted_and_none_condemned() -> None:

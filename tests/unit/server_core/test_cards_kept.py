@@ -51,6 +51,21 @@ def test_a_restart_changes_nothing(beats: list[Observation], expected: dict[str,
     assert (stored is None) is (set(expected.values()) == {"ok"})
 
 
+BROKEN = Observation([A, B, B1], collector_error="nvidia-smi did not answer", at=2.0)
+
+
+def test_a_card_tool_that_fails_is_known_to_a_restart_and_to_other_processes() -> None:
+    fails, well = after(WELL, *[BROKEN] * 3), after(WELL)
+    assert conditions(fails) != conditions(well) == conditions(after(WELL, BROKEN, BROKEN))
+    again = restored(after(WELL), json.loads(json.dumps(kept(fails))), 3.0)
+    for found in (again, merged(well, again)):
+        assert (found.collector_failing, found.collector_since) == (True, 2.0)
+        assert found.collector_why == "nvidia-smi did not answer"
+    assert not merged(again, well).collector_failing
+    counting = after(WELL, BROKEN, BROKEN)
+    assert merged(counting, well).collector_errors == 2, "counts go on where both agree"
+
+
 def test_a_card_that_was_taken_out_is_forgotten_one_that_fails_is_not() -> None:
     gone, fails = after(WELL, *[GONE] * 3), after(WELL, *[FAILS] * 3)
     assert "GPU-b" in restored(after(GONE), kept(gone), 2.0 + GONE_S - 1).tracks

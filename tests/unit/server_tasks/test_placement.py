@@ -189,6 +189,17 @@ def test_only_cards_known_to_be_well_are_given(health: CardHealth) -> None:
     assert placed([node(cards=(card(0),), card_health={})], wants(ONE)) == {}
 
 
+@pytest.mark.parametrize(("mig", "given"), [(True, False), (False, True), (None, True)])
+def test_a_card_in_mig_mode_is_given_in_slices_only(mig: bool | None, given: bool) -> None:
+    """CUDA finds no device by the UUID of such a card, cut or not."""
+    known = {"GPU-0": GpuCapability("GPU-0", mig_capable=mig)}
+    uncut = node(cards=(card(0),), capabilities=known)
+    assert bool(placed([uncut], wants(ONE))) is given
+    cut = node(cards=(card(0), SLICE), capabilities=known)
+    assert placed([cut], wants(ONE)) == {}
+    assert placed([cut], wants(Need(cards=CardNeed(1, slice="1g.10gb")))) != {}
+
+
 def test_a_slice_of_a_lost_card_is_not_given() -> None:
     view = node(cards=(card(0), SLICE), card_health={"GPU-0": CardHealth.LOST, "MIG-1": CardHealth.OK})
     assert placed([view], wants(Need(cards=CardNeed(1, slice="1g.10gb")))) == {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.hardware import Gpu
+from runtime.protocol.hardware import Gpu, GpuCapability
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.server.services.card_troubles import Trouble
 from runtime.server.services.node_view import NodeView
@@ -78,6 +78,7 @@ def test_every_constraint_is_asked_and_the_nearest_miss_comes_first() -> None:
         "collector",
         "slots",
         "slice",
+        "mig_mode",
         "vendor",
         "health",
         "cards",
@@ -164,6 +165,31 @@ def test_every_constraint_on_cards_says_its_evidence(need: CardNeed, code: str, 
     found = explain.nodes(wants(Need(cards=need)), sites_of([view()], (), (), 4))
     (one,) = [one for one in found[0].constraints if one.code == code]
     assert not one.ok and one.evidence == evidence
+
+
+def test_a_card_in_mig_mode_says_what_to_do() -> None:
+    mig = view(gpus=CARDS[:1], capabilities={"GPU-0": GpuCapability("GPU-0", mig_capable=True)})
+    (node,) = explain.nodes(wants(Need(cards=CardNeed(1))), sites_of([mig], (), (), 4))
+    failing = [one for one in node.constraints if not one.ok]
+    assert [one.code for one in failing] == ["mig_mode", "cards", "free"]
+    assert failing[0].text == (
+        "0 cards are not in MIG mode, 1 wanted: card GPU-0 is in MIG mode: it is given in slices only; ask for "
+        "`slice`, or turn MIG off"
+    )
+    assert failing[0].evidence == [{"have": "MIG mode on", "cards": ["GPU-0"]}]
+
+
+def test_the_smallest_change_names_what_else_is_to_change_and_one_card_is_one() -> None:
+    need = Need(cards=CardNeed(2, vendor="nvidia"))
+    one = view(gpus=CARDS[:1])
+    (node,) = explain.nodes(wants(need), sites_of([one], (), (), 4))
+    change = explain.smallest_change([node])
+    assert change is not None
+    assert change.text == (
+        "on gpu-a: 1 card has the shape that is wanted (whole card), 2 wanted "
+        "(and then: mig_mode, vendor, health, cards, free)"
+    )
+    assert "1 card is of vendor nvidia, 2 wanted" in [one.text for one in node.constraints]
 
 
 def test_who_holds_a_card_is_named() -> None:

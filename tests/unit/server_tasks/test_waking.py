@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from runtime.protocol.hardware import Gpu
+from runtime.protocol.hardware import Gpu, GpuCapability
 from runtime.protocol.nodes import CardHealth, NodeState
 from runtime.server.services.node_view import NodeView
 from runtime.server.services.placement import waking
@@ -27,6 +28,11 @@ def site(held: tuple[Held, ...] = (), cards: tuple[Gpu, ...] = (*WHOLE, PARENT, 
     }
     view = NodeView("gpu-a", NodeState.ONLINE, gpus=cards, card_health=known)
     return sites_of([view], (), held, 4)["gpu-a"]
+
+
+def with_mig(uuid: str) -> Site:
+    view = dataclasses.replace(site().view, capabilities={uuid: GpuCapability(uuid, mig_capable=True)})
+    return sites_of([view], (), (), 4)["gpu-a"]
 
 
 def sleeper(*uuids: str, need: CardNeed | None = None) -> Sleeper:
@@ -51,6 +57,8 @@ ROWS: list[tuple[Sleeper, Site, str | None]] = [
     (sleeper("GPU-7"), site(), "uuids"),
     (sleeper("GPU-1"), site(cards=WHOLE[2:]), "uuids"),
     (sleeper("GPU-9"), site(), "slice"),
+    (sleeper("GPU-1"), with_mig("GPU-1"), "slice"),
+    (sleeper("MIG-1", need=CardNeed(1, slice="1g.10gb")), with_mig("GPU-9"), None),
     (sleeper("MIG-1", need=CardNeed(1, slice="2g.20gb")), site(), "slice"),
     (sleeper("MIG-1", need=SLICE), site(), None),
     (sleeper("MIG-1", need=SLICE), site((taken("MIG-2", 129, "mig", "GPU-9"),)), None),

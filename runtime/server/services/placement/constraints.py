@@ -43,15 +43,21 @@ class Constraint:
 
 @dataclass(frozen=True)
 class CardConstraint:
-    """``have``: what a card shows for it."""
+    """``have``: what a card shows for it; ``said``: a sentence of a card that does not hold it, if there is one."""
 
     code: str
     holds: Callable[[Gpu, CardNeed, Site], bool]
     have: Callable[[Gpu, Site], Any]
     want: Callable[[CardNeed], Any]
     sentence: str
-    """With ``{have}`` cards that hold it and ``{want}``."""
+    """With ``{cards}``: how many hold it, ``{are}`` and ``{have}``: verbs that go with it, and ``{want}``."""
     wants: Callable[[CardNeed], bool] = lambda cards: True
+    said: Callable[[Gpu], str] | None = None
+
+    def text(self, count: int, wanted: CardNeed) -> str:
+        one = count == 1
+        cards, are, have = (f"{count} card", "is", "has") if one else (f"{count} cards", "are", "have")
+        return self.sentence.format(cards=cards, are=are, have=have, want=self.want(wanted))
 
 
 def _driver_there(need: Need, site: Site) -> bool:
@@ -151,21 +157,33 @@ CARDS: tuple[CardConstraint, ...] = (
         lambda card, wanted, site: fits_shape(card, wanted, site.parents),
         lambda card, site: shape(card, site.parents),
         lambda wanted: wanted.slice or "whole card",
-        "{have} cards have the shape that is wanted ({want})",
+        "{cards} {have} the shape that is wanted ({want})",
+    ),
+    CardConstraint(
+        "mig_mode",
+        lambda card, wanted, site: not _in_mig_mode(card, site),
+        lambda card, site: "MIG mode on" if _in_mig_mode(card, site) else "MIG mode not on, as far as is known",
+        lambda wanted: "MIG mode off",
+        "{cards} {are} not in MIG mode",
+        lambda wanted: wanted.slice is None,
+        lambda card: (
+            f"card {card.parent_uuid or card.uuid} is in MIG mode: it is given in slices only; ask for `slice`, or "
+            "turn MIG off"
+        ),
     ),
     CardConstraint(
         "vendor",
         lambda card, wanted, site: fits_vendor(card, wanted),
         lambda card, site: card.vendor,
         lambda wanted: wanted.vendor or "a real card",
-        "{have} cards are of vendor {want}",
+        "{cards} {are} of vendor {want}",
     ),
     CardConstraint(
         "model",
         lambda card, wanted, site: fits_model(card, wanted),
         lambda card, site: card.model,
         lambda wanted: wanted.model,
-        "{have} cards are of a model like {want}",
+        "{cards} {are} of a model like {want}",
         lambda wanted: wanted.model is not None,
     ),
     CardConstraint(
@@ -173,7 +191,7 @@ CARDS: tuple[CardConstraint, ...] = (
         lambda card, wanted, site: card.gpu_class == wanted.gpu_class,
         lambda card, site: card.gpu_class,
         lambda wanted: wanted.gpu_class,
-        "{have} cards are of class {want}",
+        "{cards} {are} of class {want}",
         lambda wanted: wanted.gpu_class is not None,
     ),
     CardConstraint(
@@ -183,7 +201,7 @@ CARDS: tuple[CardConstraint, ...] = (
         ),
         lambda card, site: card.memory_total_mib,
         lambda wanted: wanted.min_memory_mib,
-        "{have} cards are known to have {want} MiB",
+        "{cards} {are} known to have {want} MiB",
         lambda wanted: wanted.min_memory_mib is not None,
     ),
     CardConstraint(
@@ -191,7 +209,7 @@ CARDS: tuple[CardConstraint, ...] = (
         lambda card, wanted, site: wanted.uuids is not None and card.uuid in wanted.uuids,
         lambda card, site: card.uuid,
         lambda wanted: list(wanted.uuids or ()),
-        "{have} cards are among {want}",
+        "{cards} {are} among {want}",
         lambda wanted: wanted.uuids is not None,
     ),
     CardConstraint(
@@ -199,7 +217,7 @@ CARDS: tuple[CardConstraint, ...] = (
         lambda card, wanted, site: _mps_capable(card, site),
         lambda card, site: "MPS" if _mps_capable(card, site) else "no MPS, as far as is known",
         lambda wanted: "MPS",
-        "{have} cards can share by MPS now",
+        "{cards} can share by MPS now",
         lambda wanted: wanted.mps,
     ),
     CardConstraint(
@@ -207,7 +225,7 @@ CARDS: tuple[CardConstraint, ...] = (
         lambda card, wanted, site: site.healthy(card),
         lambda card, site: troubled(card, site).health.value if not site.healthy(card) else "ok",
         lambda wanted: "ok",
-        "{have} cards are known to be well",
+        "{cards} {are} known to be well",
     ),
 )
 """What does not change while a decision is being made; being free does, and is asked last."""
@@ -250,6 +268,10 @@ def _collector(site: Site) -> str:
 def _drivers(site: Site) -> str:
     docker = {True: "docker", False: "no docker", None: "docker unknown"}[site.view.docker_available]
     return f"{docker}, process" if site.view.process_driver else docker
+
+
+def _in_mig_mode(card: Gpu, site: Site) -> bool:
+    return (card.parent_uuid or card.uuid) in site.mig
 
 
 def _mps_capable(card: Gpu, site: Site) -> bool:

@@ -31,7 +31,8 @@ def smallest_change(found: Iterable[WhyNode]) -> SmallestChange | None:
         return None
     failing = [one for one in nearest.constraints if not one.ok]
     first = failing[0]
-    more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
+    others = list(dict.fromkeys(one.code for one in failing[1:]))
+    more = f" (and then: {', '.join(others)})" if others else ""
     helps = dict.fromkeys(one["help"] for one in first.evidence or ()) if first.code == HEALTH else {}
     help_ = f"; {'; '.join(helps)}" if helps else ""
     return SmallestChange(first.code, nearest.node_id, f"on {nearest.node_id}: {first.text}{more}{help_}")

@@ -56,8 +56,7 @@ def _one(constraint: CardConstraint, wanted: CardNeed, site: Site, asked: Sequen
     lacking = [card for card in asked if not constraint.holds(card, wanted, site)]
     have = len(asked) - len(lacking)
     ok = have >= wanted.count
-    text = constraint.sentence.format(have=have, want=constraint.want(wanted))
-    text = f"{text}, {wanted.count} wanted"
+    text = f"{constraint.text(have, wanted)}, {wanted.count} wanted"
     evidence: list[dict[str, Any]]
     if constraint.code == HEALTH:
         troubles = list(dict.fromkeys(troubled(card, site) for card in lacking))
@@ -65,6 +64,7 @@ def _one(constraint: CardConstraint, wanted: CardNeed, site: Site, asked: Sequen
         text += _named(trouble.text for trouble in troubles) if not ok else ""
     else:
         evidence = _by_value((constraint.have(card, site), card.uuid) for card in lacking)
+        text += _named(dict.fromkeys(map(constraint.said, lacking))) if constraint.said is not None and not ok else ""
     if constraint.code == "uuids":
         here = {card.uuid for card in asked}
         evidence = [{"card": uuid, "have": "not on this node"} for uuid in wanted.uuids or () if uuid not in here]
@@ -85,10 +85,11 @@ def _together(wanted: CardNeed, site: Site, asked: Sequence[Gpu], holders: Holde
         if card not in matching
     ]
     held = [{"card": card.uuid, "held_by": holding(card, holders)} for card in taken]
-    text = f"{free} of those cards are free, {count} wanted"
+    text = f"{free} of those cards {'is' if free == 1 else 'are'} free, {count} wanted"
     if free < count:
         text += _named(f"{one['card']} is held by {' and '.join(one['held_by']) or 'somebody'}" for one in held)
-    matched = f"{len(matching)} cards have all that is wanted, {count} wanted"
+    having = "1 card has" if len(matching) == 1 else f"{len(matching)} cards have"
+    matched = f"{having} all that is wanted, {count} wanted"
     found = [
         WhyConstraint("cards", len(matching) >= count, len(matching), count, matched, lacks or None),
         WhyConstraint("free", free >= count, free, count, text, held or None),

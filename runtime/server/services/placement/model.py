@@ -112,10 +112,12 @@ class Site:
     ports: set[int] = field(default_factory=set)
     held: dict[str, dict[int, Held]] = field(default_factory=dict)
     parents: frozenset[str] = frozenset()
+    mig: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         # A card that is cut into slices is not offered whole.
         self.parents = frozenset(card.parent_uuid for card in self.view.gpus if card.parent_uuid is not None)
+        self.mig = mig_cards(self.view)
 
     def take(self, need: Need, picks: Iterable[Pick]) -> None:
         """Count a task in."""
@@ -172,6 +174,11 @@ class Site:
 def slice_mode(vendor: str) -> str:
     """How a vendor's cards are cut, as an allocation has it."""
     return "hami" if vendor == "hygon" else "mig"
+
+
+def mig_cards(view: NodeView) -> frozenset[str]:
+    """Cards whose MIG mode is on now, cut or not: no program finds one by its own UUID, only its slices."""
+    return frozenset(uuid for uuid, known in view.capabilities.items() if known.mig_capable is True)
 
 
 def slice_slot(card: Gpu) -> int:

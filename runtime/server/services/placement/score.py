@@ -122,5 +122,5 @@ def _has_free_cards(site: Site) -> bool:
     return any(
         card.vendor != VIRTUAL and (card.uuid not in site.held if card.parent_uuid is None else site.is_free(card))
         for card in site.view.gpus
-        if card.uuid not in site.parents
+        if card.uuid not in site.parents and card.uuid not in site.mig
     )

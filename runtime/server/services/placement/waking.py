@@ -32,7 +32,7 @@ def same_cards(sleeper: Sleeper, site: Site) -> list[Pick] | None:
     picks: list[Pick] = []
     for shown in sleeper.cards:
         card = _card(shown, site)
-        if card is None or not fits_shape(card, sleeper.need, site.parents) or not site.healthy(card):
+        if card is None or not _has_its_shape(card, sleeper, site) or not site.healthy(card):
             return None
         pick = site.pick(card, sleeper.need)
         if pick is None:
@@ -53,8 +53,8 @@ def explain(sleeper: Sleeper, site: Site | None, holders: Mapping[str, Sequence[
         found.append(WhyConstraint("uuids", there, there, uuid, text))
         if site is None or card is None:
             continue
-        whole = fits_shape(card, sleeper.need, site.parents)
-        text = f"card {uuid} " + ("has the shape that it had" if whole else "was cut into slices, or was made anew")
+        whole = _has_its_shape(card, sleeper, site)
+        text = f"card {uuid} " + ("has the shape that it had" if whole else _other_shape(card, site))
         found.append(WhyConstraint("slice", whole, whole, sleeper.need.slice or "whole card", text))
         trouble = None if site.healthy(card) else troubled(card, site)
         health, text = ("ok", f"card {uuid} is ok") if trouble is None else (trouble.health.value, trouble.text)
@@ -66,6 +66,15 @@ def explain(sleeper: Sleeper, site: Site | None, holders: Mapping[str, Sequence[
         text = f"card {uuid} is " + ("free" if free else held)
         found.append(WhyConstraint("free", free, free, True, text, by or None))
     return WhyNode(sleeper.node_id, sum(not one.ok for one in found), found)
+
+
+def _has_its_shape(card: Gpu, sleeper: Sleeper, site: Site) -> bool:
+    return fits_shape(card, sleeper.need, site.parents) and card.uuid not in site.mig
+
+
+def _other_shape(card: Gpu, site: Site) -> str:
+    uncut = card.uuid in site.mig and card.uuid not in site.parents
+    return "is in MIG mode now" if uncut else "was cut into slices, or was made anew"
 
 
 def _card(shown: Mapping[str, Any], site: Site) -> Gpu | None:
