@@ -29,6 +29,8 @@ from runtime.protocol.settings import AWAITS, SECRET, Loaded, SettingsError, is_
 from runtime.protocol.yaml_faults import unique_keys, yaml_fault
 
 DEFAULT_PATH = Path("/etc/heterofleet/agent.yaml")
+CONFIG = "config"
+"""The path of a fault of the file itself: it is missing or cannot be read."""
 
 
 def default_workers() -> int:
@@ -136,9 +138,9 @@ def read_document(path: Optional[Path]) -> tuple[Any, str]:
     except FileNotFoundError:
         if path is None:
             return None, str(file)
-        raise SettingsError([Fault("config", f"no file {file}", "a settings file, or no --config")]) from None
+        raise SettingsError([Fault(CONFIG, f"no file {file}", "a settings file, or no --config")]) from None
     except OSError as error:
-        raise SettingsError([Fault("config", f"{file}: {error.strerror}", "a file that can be read")]) from None
+        raise SettingsError([Fault(CONFIG, f"{file}: {error.strerror}", "a file that can be read")]) from None
     return _parse_yaml(text, file), str(file)
 
 

@@ -49,6 +49,7 @@ _BY_KIND: dict[str, str] = {
     "gpu_lost": _LOST,
     "reset_required": _RESET,
     "not_initialized": _FIRMWARE,
+    "tool_missing": "the tool is a script that does not find its program: repair the driver's installation",
 }
 """What the tool's parser made of it."""
 

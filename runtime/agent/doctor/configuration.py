@@ -11,7 +11,7 @@ from typing import Optional
 
 from runtime.agent.deadline import Late, within
 from runtime.agent.doctor.findings import Finding, Point, failure, finding, ok, unknown, warning
-from runtime.agent.settings import DEFAULT_PATH, AgentSettings, load_with_faults
+from runtime.agent.settings import CONFIG, DEFAULT_PATH, AgentSettings, load_with_faults
 from runtime.protocol.causes import root_cause
 from runtime.protocol.problems import Fault
 from runtime.protocol.settings import Loaded
@@ -75,15 +75,15 @@ def judge_settings(found: Configuration) -> Finding:
     if found.missing and found.faults:
         words = f"there is no {found.file}, and the environment does not say where the control plane is"
         return finding("settings", [unknown(words, "install the agent, or name a file with --config")])
-    points = [failure(f"{fault.path}: {fault.found}", fault.wanted, _advice(found.file)) for fault in faults]
+    points = [failure(f"{fault.path}: {fault.found}", fault.wanted, _advice(found.file, fault)) for fault in faults]
     if found.loaded is not None:
         points += [warning(text) for text in found.loaded.warnings if not text.startswith("api_key_file:")]
     return finding("settings", points or [ok(f"{found.file} is good" if not found.missing else "good, without a file")])
 
 
-def _advice(file: Path) -> str:
-    if not _is_there(file):
-        return f"{file} is missing: name another with --config, or install the agent, which writes one"
+def _advice(file: Path, fault: Fault) -> str:
+    if fault.path == CONFIG:
+        return f"{file} is missing, or no file that can be read: name another with --config, or install the agent"
     return f"correct it in {file}, then: heterofleet-agent config check --config {file}"
 
 

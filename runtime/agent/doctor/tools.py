@@ -12,7 +12,7 @@ from runtime.agent.deadline import Begun
 from runtime.agent.doctor.advice import advice_for
 from runtime.agent.doctor.findings import Finding, Point, failure, finding, ok, warning
 from runtime.agent.doctor.vendors import ALL, Known, VendorFacts
-from runtime.agent.hardware.asking import ask
+from runtime.agent.hardware.asking import MISSING, ask, refuse_missing
 from runtime.agent.hardware.detector import CollectorError
 from runtime.agent.hardware.tools import ToolRunner, is_executable
 from runtime.agent.hardware.vendors.plain import Tool, path_of
@@ -75,6 +75,10 @@ def _look_at(tool: Tool, vendor: Known, settings: Mapping[str, str], runner: Too
     except CollectorError as error:
         return replace(facts, error=str(error))
     reading = tool.parse(list(tool.main), text)
+    try:
+        refuse_missing(tool.name, path, reading, text)
+    except CollectorError as error:
+        return replace(facts, error=str(error), kind=MISSING)
     facts = replace(facts, cards=len(reading.cards), seconds=time.monotonic() - began)
     if reading.cards or reading.devices == 0:
         return facts  # what is said of single cards is in the line on the driver

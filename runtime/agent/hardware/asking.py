@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from runtime.agent.hardware.detector import CollectorError, NoAnswer
+from runtime.agent.hardware.reading import Reading
 from runtime.agent.hardware.tools import ToolError, ToolRunner
 
 WIDE_EVERY = 60
@@ -29,3 +30,17 @@ def ask(runner: ToolRunner, name: str, command: Sequence[str], environment: Opti
     if len(output.text) > TEXT_LIMIT:
         raise CollectorError(f"{name} printed {len(output.text) // 1024} KiB: that is no list of cards")
     return output.text
+
+
+MISSING = "tool_missing"
+SHOWN = 300
+"""So much of a line is shown."""
+
+
+def refuse_missing(name: str, path: str, reading: Reading, text: str) -> None:
+    """Raises CollectorError for a tool that is here and says that something is not: a script without its program, whose
+    "not found" says by itself the contrary of what is true."""
+    for error in reading.errors:
+        if error.kind == MISSING and not reading.cards:
+            line = next((line.strip() for line in text.splitlines() if error.text in line), error.text)
+            raise CollectorError(f"{name} is there ({path}) and failed: {line[:SHOWN]}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Callable, Optional
 
-from runtime.agent.hardware.asking import WIDE_EVERY, ask
+from runtime.agent.hardware.asking import WIDE_EVERY, ask, refuse_missing
 from runtime.agent.hardware.detector import FULL, Cards, CollectorError, Detection
 from runtime.agent.hardware.failed import with_failed
 from runtime.agent.hardware.holders import Places
@@ -17,6 +17,7 @@ from runtime.agent.hardware.nvidia_by_smi import SMI, SmiCards
 from runtime.agent.hardware.nvml import LIBRARY_FOLDERS, NvmlChild, library_present
 from runtime.agent.hardware.nvml_cards import VENDOR, cards_of_nvml, notes_of_nvml, topology_of
 from runtime.agent.hardware.nvml_errors import LIBRARY_MISSING, library_version, module_version, sentence
+from runtime.agent.hardware.parsers import nvidia_smi
 from runtime.agent.hardware.pci import SYSFS, accelerators
 from runtime.agent.hardware.tools import ToolRunner, find_command
 from runtime.agent.hardware.xid import XidWatch
@@ -26,6 +27,8 @@ from runtime.protocol.nodes import CardNote
 PCI_VENDOR = "0x10de"
 SMI_PLACES = ("/usr/bin/nvidia-smi",)
 WSL_DEVICE = Path("/dev/dxg")
+NO_TABLE = 1000
+"""What a shell says in the tool's place is shorter than any table."""
 
 
 class Nvidia:
@@ -126,7 +129,10 @@ class Nvidia:
         tool = self._tool()
         if tool is None:
             raise CollectorError("neither NVML nor nvidia-smi is here")
-        return ask(self._runner, SMI, [tool, *arguments])
+        text = ask(self._runner, SMI, [tool, *arguments])
+        if len(text) < NO_TABLE:
+            refuse_missing(SMI, tool, nvidia_smi.parse(list(arguments), text), text)
+        return text
 
 
 def with_mps(cards: Cards, answers: bool) -> list[GpuCapability]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from runtime.agent.hardware.detector import Cards
 from runtime.protocol.hardware import Gpu
+from runtime.protocol.vendors import VIRTUAL
 
-VENDOR = "virtual"
+VENDOR = VIRTUAL
 MODEL = "virtual card"
 
 

@@ -94,3 +94,13 @@ def test_what_is_mistyped_is_refused(words: tuple[str, ...], told: list[str]) ->
 def test_who_does_not_look_says_so(tmp_path: Path) -> None:
     found, table = inventory("--no-gpu")
     assert NOT_LOOKED in table and NO_CARD not in found["cannot"]
+
+
+@pytest.mark.parametrize("tool", ["npu-smi", "nvidia-smi"])
+def test_a_tool_that_does_not_find_its_own_program_is_not_said_to_be_missing(tool: str, tmp_path: Path) -> None:
+    path = tmp_path / tool
+    path.write_text(f"#!/bin/sh\nexec /opt/none/{tool}\n")
+    path.chmod(0o755)
+    found, table = inventory("--no-nvml", "--tool", f"{tool}={path}")
+    assert f"{tool} is there ({path}) and failed: " in found["error"] and f"/opt/none/{tool}" in found["error"]
+    assert found["error"] in table

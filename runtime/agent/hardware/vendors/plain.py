@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from runtime.agent.hardware.asking import WIDE_EVERY, ask
+from runtime.agent.hardware.asking import WIDE_EVERY, ask, refuse_missing
 from runtime.agent.hardware.cards import Key, by_uuid_or_bus, cards_of, refuse_failed
 from runtime.agent.hardware.detector import BY_ABSENCE, NONE, Cards, CollectorError, Detection, NoAnswer
 from runtime.agent.hardware.giving.description import Giving
@@ -197,7 +197,9 @@ class PlainDetector:
 
     def _read(self, tool: Tool, path: str, arguments: Sequence[str]) -> Reading:
         text = ask(self._runner, tool.name, [path, *arguments], tool.environment)
-        return tool.parse(list(arguments), text)
+        reading = tool.parse(list(arguments), text)
+        refuse_missing(tool.name, path, reading, text)
+        return reading
 
     def _aside(self, tool: Tool, path: str, asked: Sequence[Sequence[str]]) -> list[Reading]:
         """Answers to what may be refused: then nothing is added. Ends at the first that is not answered in time, so
