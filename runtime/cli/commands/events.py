@@ -20,7 +20,7 @@ COLUMNS = (
     Column("TIME", lambda e: show.clock(e.get("time")), keep=True),
     Column("KIND", lambda e: show.text(e.get("kind")), keep=True),
     Column("ABOUT", lambda e: show.text(e.get("task_id") or e.get("node_id") or e.get("gpu_uuid")), keep=True),
-    Column("DETAIL", lambda e: show.text(e.get("detail") or e.get("code")), wrap=True),
+    Column("DETAIL", lambda e: _detail(e), wrap=True),
 )
 
 
@@ -46,6 +46,12 @@ def events(
     found = answer.body.get("events") or []
     if len(found) >= (limit or PAGE):
         say(f"there may be more: --after {found[-1].get('id')}")
+
+
+def _detail(event: Any) -> str:
+    """What happened, with the card that it happened to: whole, to be copied into `gpus why`."""
+    text, card = show.text(event.get("detail") or event.get("code")), event.get("gpu_uuid")
+    return text if not card or card in text else f"card {card}: {text}"
 
 
 def _table(body: Any) -> None:

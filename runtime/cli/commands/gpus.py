@@ -9,7 +9,7 @@ import click
 from runtime.cli import show
 from runtime.cli.client import part
 from runtime.cli.context import Invocation, remote
-from runtime.cli.output import Column, emit, print_table
+from runtime.cli.output import Column, emit, print_table, say
 from runtime.cli.why import print_why
 from runtime.protocol.routes import GPUS
 
@@ -20,6 +20,7 @@ COLUMNS = (
     Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), keep=True, right=True),
     Column("UTIL", lambda g: show.text(g.get("utilization_pct")), keep=True, right=True),
     Column("HEALTH", lambda g: show.text(g.get("health")), keep=True),
+    Column("MODE", lambda g: show.text(g.get("mode")), keep=True),
     Column("TASK", lambda g: show.text(g.get("allocated_to"))),
 )
 
@@ -45,7 +46,10 @@ def why(call: Invocation, uuid: str) -> None:
 
 
 def _table(body: Any) -> None:
-    print_table(COLUMNS, body.get("gpus") or [], "no node has reported a card")
+    cards = body.get("gpus") or []
+    print_table(COLUMNS, cards, "no node has reported a card")
+    if any(card.get("health") not in (None, "ok") for card in cards):
+        say("a card that is not ok: `heterofleet gpus why UUID` says since when, why, and what would help")
 
 
 def _model(card: Any) -> str:

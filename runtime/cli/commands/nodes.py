@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, Optional
 
 import click
 
@@ -29,6 +30,7 @@ CARD_COLUMNS = (
     Column("MEM", lambda g: show.mib(g.get("memory_total_mib")), keep=True, right=True),
     Column("TEMP", lambda g: show.text(g.get("temperature_c")), keep=True, right=True),
     Column("HEALTH", lambda g: show.text(g.get("health")), keep=True),
+    Column("MODE", lambda g: show.text(g.get("mode")), keep=True),
     Column("TASK", lambda g: show.text(g.get("allocated_to"))),
 )
 
@@ -135,7 +137,14 @@ def _state(node: Any) -> str:
         )
         if on
     ]
+    # Of a node that is not heard its state says enough: nobody knows how its cards are.
+    found = Counter(gpu.get("health") for gpu in node.get("gpus") or () if node.get("state") == "online")
+    marks += [f"{count} card{'s' if count > 1 else ''} {health}" for health, count in found.items() if _sick(health)]
     return ", ".join([show.text(node.get("state")), *marks])
+
+
+def _sick(health: Optional[str]) -> bool:
+    return health not in (None, "ok")
 
 
 def _cards(node: Any) -> str:

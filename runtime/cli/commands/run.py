@@ -25,9 +25,12 @@ from runtime.cli.task_spec import (
 )
 from runtime.cli.terminal import LogOutput
 from runtime.cli.values import Duration, HttpHealth, Pair, Port, Size, Volume
+from runtime.protocol.problems import wanted_name
 from runtime.protocol.routes import TASKS
 from runtime.protocol.states import Driver, Kind
+from runtime.protocol.vendors import VENDORS, VIRTUAL
 
+KNOWN = (*VENDORS, VIRTUAL)
 _PATH = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -41,7 +44,7 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--kind", type=click.Choice([kind.value for kind in Kind]))
 @click.option("--driver", type=click.Choice([driver.value for driver in Driver]))
 @click.option("--gpus", type=click.IntRange(0), metavar="N", help="Number of cards.")
-@click.option("--gpu-vendor", metavar="VENDOR", help="Cards of this vendor only.")
+@click.option("--gpu-vendor", metavar="VENDOR", help=f"Cards of this vendor only: {', '.join(KNOWN)}.")
 @click.option("--cpus", type=click.FloatRange(0, min_open=True), metavar="N")
 @click.option("--memory", type=Size(), help="Limit in MiB, or for example 512m, 8g.")
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="K alone takes the value from this environment.")
@@ -78,6 +81,7 @@ def run(
     without one, and 0 only when it completed.
     """
     spec = spec_of(read_spec(spec_file, spec_file.name) if spec_file else {}, flags)
+    _warn_of_vendor(spec)
     if dry_run:
         click.echo(as_json(without_secrets(spec)))
         return 0
@@ -102,6 +106,17 @@ def run(
     emit(ended, call.output, lambda _: None)
     say(end_sentence(ended.body))
     return exit_code_of(ended.body)
+
+
+def _warn_of_vendor(spec: Spec) -> None:
+    """It is no error: the fleet may have agents that know more vendors than this program."""
+    gpus = spec.get("gpus")
+    vendor = gpus.get("vendor") if isinstance(gpus, dict) else None
+    if isinstance(vendor, str) and vendor not in KNOWN:
+        say(
+            f"warning: found vendor {vendor!r}, wanted {wanted_name(vendor, KNOWN)}; the task waits until a node has a "
+            "card of that vendor"
+        )
 
 
 def spec_of(base: Spec, flags: dict[str, Any]) -> Spec:

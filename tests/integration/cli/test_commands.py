@@ -270,6 +270,49 @@ def test_a_task_from_flags(cli: Cli, plane: ScriptedPlane, tmp_path: Path) -> No
     }
 
 
+@pytest.mark.parametrize("vendor", ["nvidia", "musa", "virtual", None])
+def test_a_known_vendor_is_taken_without_a_word(cli: Cli, vendor: str | None) -> None:
+    words = ["tasks", "run", "--image", "app", "--gpus", "1", "--dry-run"]
+    assert cli(*words, *(["--gpu-vendor", vendor] if vendor else [])).stderr == ""
+
+
+def test_an_unknown_vendor_is_sent_with_a_warning_that_names_the_nearest(cli: Cli, plane: ScriptedPlane) -> None:
+    plane.on("POST", "/api/v1/tasks", reply({"id": "t1", "status": "pending", "warnings": []}, 201))
+    done = cli("tasks", "run", "--id", "t1", "--image", "app", "--gpu-vendor", "nvidai")
+    assert (done.returncode, done.stdout) == (0, "t1\n")
+    assert done.stderr.startswith("warning: found vendor 'nvidai', wanted a known one; the nearest is nvidia; ")
+    assert plane.asked[0].body["gpus"] == {"vendor": "nvidai"}
+    assert "nvidia, metax, enflame, virtual" in " ".join(cli("tasks", "run", "--help").stdout.split())
+
+
+SICK = {"vendor": "nvidia", "node_id": "gpu-a", "allocated_to": [], "mode": "mig"}
+
+
+def test_cards_that_are_not_well_are_told_in_words(cli: Cli, plane: ScriptedPlane) -> None:
+    cards = [{**SICK, "uuid": f"GPU-{n}", "health": health} for n, health in enumerate(("unknown", "unknown", "lost"))]
+    plane.on("GET", "/api/v1/nodes", reply({"nodes": [{**NODE, "gpus": cards}]}))
+    plane.on("GET", "/api/v1/nodes/gpu-a", reply({**NODE, "gpus": cards}))
+    plane.on("GET", "/api/v1/gpus", reply({"gpus": cards}))
+    assert "online, 2 cards unknown, 1 card lost" in cli("nodes", "list").stdout
+    shown = cli("nodes", "show", "gpu-a").stdout
+    assert "online, 2 cards unknown, 1 card lost" in shown and " mig" in shown
+    done = cli("gpus", "list")
+    assert "heterofleet gpus why UUID" in done.stderr and " mig" in done.stdout
+    plane.on("GET", "/api/v1/nodes", reply({"nodes": [{**NODE, "state": "lost", "gpus": cards}]}))
+    assert "cards unknown" not in cli("nodes", "list").stdout
+
+
+def test_an_event_of_a_card_names_it(cli: Cli, plane: ScriptedPlane) -> None:
+    event = {"id": 7, "time": "2026-03-01T12:00:00.000Z", "kind": "gpu_suspect", "node_id": "gpu-a"}
+    told = [
+        {**event, "gpu_uuid": "GPU-5a", "detail": "a list that worked lacks it"},
+        {**event, "gpu_uuid": "GPU-5b", "detail": "card GPU-5b is gone"},
+    ]
+    plane.on("GET", "/api/v1/events", reply({"events": told}))
+    shown = cli("events").stdout
+    assert "card GPU-5a: a list that worked lacks it" in shown and shown.count("GPU-5b") == 1
+
+
 def test_a_task_from_a_file_and_flags(cli: Cli, plane: ScriptedPlane) -> None:
     plane.on("POST", "/api/v1/tasks", reply({"id": "t1", "status": "pending"}, 201))
     text = "name: base\nimage: app\nenv: [A=1, B=2, BARE]\nlabels: {x: y}\ngpus: {count: 1, model: H100*}\n"

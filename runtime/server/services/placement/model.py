@@ -12,10 +12,9 @@ from runtime.protocol.engines import AUTO
 from runtime.protocol.hardware import Gpu
 from runtime.protocol.nodes import CardHealth
 from runtime.protocol.states import Driver
+from runtime.protocol.vendors import VIRTUAL
 from runtime.server.services.node_view import NodeView
 
-VIRTUAL = "virtual"
-"""The vendor of cards without hardware; given only to tasks that name it."""
 WHOLE_SLOT = 0
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from runtime.protocol.hardware import Gpu
-from runtime.server.services.placement.model import VIRTUAL, CardNeed, Need, Pick, Site
+from runtime.protocol.vendors import VIRTUAL
+from runtime.server.services.placement.model import CardNeed, Need, Pick, Site
 
 
 class Score(NamedTuple):

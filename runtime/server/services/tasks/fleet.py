@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from runtime.protocol.vendors import VIRTUAL
 from runtime.server.services.node_view import NodeView
-from runtime.server.services.placement.model import VIRTUAL
 
 
 def vendors_of(views: Iterable[NodeView]) -> frozenset[str]:
