@@ -265,10 +265,13 @@ def _parse(options: argparse.Namespace) -> int:
 
     text = sys.stdin.buffer.read(PARSE_LIMIT).decode("utf-8", "replace")
     try:
-        print(json.dumps(parse_text(options.tool, options.arguments, text)))
+        found = parse_text(options.tool, options.arguments, text)
     except UnknownTool as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
+    print(json.dumps(found))
+    if found.get("error"):
+        print(found["error"], file=sys.stderr)
     return EXIT_OK
 
 

@@ -21,7 +21,7 @@ _BY_WORDS: tuple[tuple[str, str], ...] = (
         "the loader does not find the tool's libraries: install the driver's user-space part, or add {folders} to "
         "/etc/ld.so.conf.d and run ldconfig",
     ),
-    (r"driver not loaded|couldn't communicate with the nvidia driver|\(code 9\)", _LOAD),
+    (r"driver not loaded|communicate with the nvidia driver|\(code 9\)", _LOAD),
     (
         r"couldn't find .*libnvidia-ml|library not found|\(code 12\)|neither nvml nor",
         "the vendor's library is not here: install the driver's user-space part",

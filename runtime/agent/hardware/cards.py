@@ -77,7 +77,12 @@ def refuse_failed(reading: Reading, source: str) -> None:
         return
     if reading.errors:
         raise CollectorError(f"{source} has failed: {reading.errors[0].text}")
-    raise CollectorError(f"{source}: its output has neither cards nor an error that is known")
+    raise CollectorError(nothing_known(source))
+
+
+def nothing_known(source: str) -> str:
+    """Of a text in which nothing was read: never that there are no cards."""
+    return f"{source}: its output has neither cards nor an error that is known"
 
 
 def class_of(vendor: str, card: CardReading) -> Optional[str]:

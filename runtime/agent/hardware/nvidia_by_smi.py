@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from runtime.agent.hardware.cards import class_of
+from runtime.agent.hardware.cards import class_of, nothing_known
 from runtime.agent.hardware.detector import Cards, CollectorError, NoAnswer, gpu_class
 from runtime.agent.hardware.failed import with_failed
 from runtime.agent.hardware.nvml_cards import MPS_SERVER, UNIFIED_TEXT, VENDOR, pending_note, program_name, worn_notes
@@ -95,7 +95,7 @@ class SmiCards:
             reading = self._read(())
         whole = [error for error in reading.errors if not error.blamed]
         if not reading.cards and not whole and not _spoken(reading):
-            raise CollectorError(f"{SMI}: its output has neither cards nor an error that is known")
+            raise CollectorError(nothing_known(SMI))
         if not reading.cards and whole and reading.devices != 0:
             raise CollectorError(f"{SMI} has failed: {whole[0].text}")
         if all(card.uuid is None for card in reading.cards):

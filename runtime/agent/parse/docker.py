@@ -33,9 +33,40 @@ _CLIENT = re.compile(r"Client:.*?\n\s*Version:\s*(\S+)", re.DOTALL)
 _SERVER = re.compile(r"Server:.*?\n\s*Server Version:\s*(\S+)", re.DOTALL)
 
 
+ADVICE: dict[str, str] = {
+    "kernel": "raise the kernel's limit that the text names (inotify watches, keys, control groups); no disk is full",
+    "disk": "free space on the engine's disk (docker system df, docker image prune) or have a larger one",
+    "daemon": "start Docker: systemctl status docker, journalctl -u docker",
+    "ratelimit": "wait, or log in at the registry; a mirror of it has no such limit",
+    "runtime": "install the vendor's container toolkit and make its runtime known to Docker, then restart Docker",
+    "driver": "look at the vendor's tool on the host: its driver is not loaded, or differs from its library",
+    "device": "look whether the device file is there and the card answers on the host",
+    "port": "find what holds the port (ss -ltnp), or take another one",
+    "conflict": "remove or rename the container that has the name",
+    "mount": "make the folder on the host, or correct the volume",
+    "platform": "take an image that was built for this machine's architecture",
+    "reference": "correct the image's name: lower case, registry/name:tag",
+    "insecure": "give the registry a certificate, or list it in insecure-registries of Docker's daemon.json",
+    "certificate": "put the registry's CA below /etc/docker/certs.d/REGISTRY/ca.crt, and look at the clock",
+    "unauthorized": "log in at the registry with a login that may read the image",
+    "denied": "look at the image's name, then log in with a login that may read it: both are refused alike",
+    "manifest": "look at name and tag: the registry has no such image",
+    "network": "look at the way to the registry: DNS, proxy, firewall; then try again",
+    "timeout": "try again; if it stays so, look at the way to the registry and its load",
+    "server": "try again later: the registry itself has failed",
+    "program": "correct the command or the image's entry point: the program is not there or may not be run",
+    "unknown": "read the engine's own words: no rule knows them",
+    "oom_killed": "give it more memory, or have it use less: it reached its limit",
+    "killed": "look who killed it: docker stop, or the kernel for want of memory (dmesg)",
+    "signalled": "look at the end of its log: a signal ended it",
+    "exited": "look at the end of its log: it ended by itself",
+}
+"""The verdict's word, or how a container ended -> what to do."""
+
+
 def parse(arguments: list[str], text: str) -> dict[str, Any]:
     """``{"kind": "permanent"|"retryable"|null, "reason"}`` and what the text names; of ``docker inspect`` how the
-    container ended. Both null: the text says nothing that is known."""
+    container ended; ``advice`` is what to do. Both null: the text says nothing that is known."""
     state = _state(text)
     if state is not None:
         return _ended(state)
@@ -47,7 +78,8 @@ def parse(arguments: list[str], text: str) -> dict[str, Any]:
     named = {key: re.search(pattern, text) for word, key, pattern in _NAMED if word == verdict.word}
     found = {key: _value(match[1]) for key, match in named.items() if match is not None}
     ambiguous = {"ambiguous": True} if verdict.word in AMBIGUOUS else {}
-    return {"kind": verdict.kind, "reason": verdict.word, **ambiguous, **found, **_versions(text)}
+    told = {"kind": verdict.kind, "reason": verdict.word, "advice": ADVICE.get(verdict.word), **ambiguous}
+    return {**told, **found, **_versions(text)}
 
 
 def _value(text: str) -> Any:
@@ -89,7 +121,8 @@ def _ended(state: dict[str, Any]) -> dict[str, Any]:
         reason, kind = "signalled" if name else "exited", PERMANENT if code else None
     told = {"exit_code": code, "signal": name, "oom_killed": oom, "ran_seconds": _seconds(state)}
     # The host's own lack of memory sets no flag: who killed it cannot be told.
-    return {"kind": kind, "reason": reason, **({"ambiguous": True} if reason == "killed" else {}), **told}
+    advice = {} if kind is None else {"advice": ADVICE[reason]}
+    return {"kind": kind, "reason": reason, **advice, **({"ambiguous": True} if reason == "killed" else {}), **told}
 
 
 def _seconds(state: dict[str, Any]) -> Optional[float]:

@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any, Callable, Optional
 
+from runtime.agent.hardware.cards import nothing_known
 from runtime.agent.hardware.infiniband import devinfo, rdma_link, sysfs
 from runtime.agent.hardware.infiniband import tools as infiniband
 from runtime.agent.hardware.parsers import (
@@ -21,7 +22,7 @@ from runtime.agent.hardware.parsers import (
     topo,
     xpu_smi,
 )
-from runtime.agent.hardware.reading import Parser
+from runtime.agent.hardware.reading import Parser, Reading
 from runtime.agent.parse import docker, engines
 from runtime.agent.parse.cards import as_json
 
@@ -76,17 +77,26 @@ class UnknownTool(Exception):
 
 
 def parse_text(tool: str, arguments: list[str], text: str) -> dict[str, Any]:
-    """What we make of a text, as plain JSON. Raises UnknownTool; text that is none of the tool's says nothing."""
+    """What we make of a text, as plain JSON; ``error`` says so where that is nothing. Raises UnknownTool."""
     name = PurePosixPath(tool).name
     name = re.sub(r"\.exe$", "", name, flags=re.IGNORECASE)
     if name == "nvidia-smi" and (arguments[:1] == ["topo"] or topo.is_matrix(text)):
-        return topo.parse(text)
+        return _told("nvidia-smi topo", topo.parse(text))
     if name == "docker" and "logs" in arguments:
-        return engines.parse(arguments, text)
+        return _told(name, engines.parse(arguments, text))
     found: Optional[tuple[str, Parser]] = CARDS.get(name)
     if found is not None:
-        return as_json(found[1](arguments, text), found[0])
+        reading = found[1](arguments, text)
+        told = as_json(reading, found[0])
+        return {**told, "error": nothing_known(name)} if reading == Reading() else told
     reads = TEXTS.get(name)
     if reads is None:
         raise UnknownTool(tool)
-    return reads(arguments, text)
+    return _told(name, reads(arguments, text))
+
+
+def _told(name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """With a word on it where nothing was read: every value is null, every list empty."""
+    if any(value not in (None, [], {}) for value in told.values()) or "models" in told:
+        return told
+    return {**told, "error": f"{name}: its output has nothing that is known"}

@@ -144,16 +144,22 @@ def link_layer_of(text: Optional[str]) -> Optional[str]:
     return None if word is None else known.get(word.lower())
 
 
-def summary(ports: list[Port], unreadable: list[str]) -> dict[str, Any]:
-    """``{"ports", "active", "infiniband", "unreadable"}``: all of them, how many are active, how many are no RoCE.
-    What a text says twice is told once, as it was said last. ``problem``: why a port carries nothing, in words."""
-    once = {(port.hca, port.port): port for port in ports}.values()
+def summary(ports: list[Port], unreadable: list[str], *, none: bool = False) -> dict[str, Any]:
+    """``{"ports", "active", "infiniband", "unreadable"}``: all of them, how many are active, how many are no RoCE; null
+    where the text does not tell. ``none``: it says itself that there is no port. What a text says twice is told once,
+    as it was said last. ``problem``: why a port carries nothing, in words."""
+    once = list({(port.hca, port.port): port for port in ports}.values())
     return {
         "ports": [{**dataclasses.asdict(port), "problem": port.trouble} for port in once],
-        "active": sum(port.state == ACTIVE for port in once),
-        "infiniband": sum(port.link_layer == INFINIBAND for port in once),
+        "active": _count([port.state for port in once], ACTIVE, none),
+        "infiniband": _count([port.link_layer for port in once], INFINIBAND, none),
         "unreadable": list(dict.fromkeys(unreadable)),
     }
+
+
+def _count(said: list[Optional[str]], wanted: str, none: bool) -> Optional[int]:
+    told = [word for word in said if word is not None]
+    return sum(word == wanted for word in told) if told or none else None
 
 
 def _bare(text: Optional[str]) -> Optional[str]:

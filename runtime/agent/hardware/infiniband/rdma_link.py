@@ -22,7 +22,7 @@ def parse(text: str) -> dict[str, Any]:
     """As :func:`ports.summary`."""
     plain = "\n".join(tables.lines(text))
     said = _of_json(plain) if plain.lstrip().startswith("[") else _of_lines(plain)
-    return ports.summary([_port(each) for each in said], [])
+    return ports.summary([_port(each) for each in said], [], none=re.fullmatch(r"\s*\[\s*\]\s*", plain) is not None)
 
 
 def _of_lines(text: str) -> list[dict[str, str]]:

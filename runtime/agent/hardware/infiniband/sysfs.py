@@ -98,4 +98,5 @@ def parse_record(text: str) -> dict[str, Any]:
         tree = None
     if not isinstance(tree, dict):
         return ports.summary([], [])
-    return ports.summary(ports_of({path: content for path, content in tree.items() if isinstance(content, str)}), [])
+    files = {path: content for path, content in tree.items() if isinstance(content, str)}
+    return ports.summary(ports_of(files), [], none=not tree)

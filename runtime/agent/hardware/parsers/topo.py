@@ -1,8 +1,7 @@
 """``nvidia-smi topo -m``: how each card reaches each other card and each network card.
 
 Cells are separated by tabs and may be empty; where the tabs were lost on the way, by blanks. The header is underlined
-even in a pipe. NIC numbers are those of the
-legend below the matrix, not those in the devices' names.
+even in a pipe. NIC numbers are those of the legend below the matrix, not those in the devices' names.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ def is_matrix(text: str) -> bool:
 def parse(text: str) -> dict[str, Any]:
     """``{"links": {GPU: {GPU: kind}}, "nic_links": {GPU: {NIC: kind}}, "gpus", "nics", "gpu_link_kinds",
     "nvlink_all_to_all", "affinity": {GPU: {"cpu_affinity", "numa_affinity"}}, "near_nics": {GPU: [name]},
-    "nic_names": {NIC: name}}``. A network card without a line in the legend keeps its number for a name."""
+    "nic_names": {NIC: name}}``. A network card without a line in the legend keeps its number for a name. Both
+    counts are null for a text without a matrix."""
     titles: list[str] = []
     rows: dict[str, dict[str, str]] = {}
     names: dict[str, str] = {}
@@ -48,8 +48,8 @@ def parse(text: str) -> dict[str, Any]:
     nic_links = _kinds(rows, gpus, nics)
     kinds = {kind for row in links.values() for kind in row.values()}
     return {
-        "gpus": len(gpus),
-        "nics": len(nics),
+        "gpus": len(gpus) or None,
+        "nics": len(nics) if gpus else None,
         "links": links,
         "nic_links": nic_links,
         "gpu_link_kinds": sorted(kinds),

@@ -26,6 +26,8 @@ _SENTENCES = tuple(
         r"Failed to initialize NVML:\s*(?P<reason>.+)",
         r"NVIDIA-SMI has failed because (?:it )?(?P<reason>.+?)(?:\.\s.*|\.)?$",
         r"NVIDIA-SMI (?P<reason>couldn't find .+?)(?:\.\s.*|\.)?$",
+        # Also as people retell it.
+        r".*?(?P<reason>(?:couldn['’]t|could not|cannot|can['’]t) communicate with the NVIDIA driver)(?:[^\w].*)?",
         rf"(?P<reason>{NO_DEVICES})",
         r"(?P<reason>Field \".*?\" is not a valid field to query)\.?",
         r"Warning: MIG mode is in pending \w+ state for GPU\s+" + _BUS + r"\s*:\s*(?P<reason>.+)",
@@ -46,7 +48,7 @@ _KINDS = (
     ("gpu is lost", "gpu_lost"),
     ("requires reset", "reset_required"),
     ("version mismatch", "version_mismatch"),
-    ("couldn't communicate with the nvidia driver", "driver_not_loaded"),
+    ("communicate with the nvidia driver", "driver_not_loaded"),
     ("driver not loaded", "driver_not_loaded"),
     ("blocked by the operating system", "os_blocked"),
     ("in use by another client", "in_use"),
