@@ -18,14 +18,11 @@ from runtime.agent.hardware.vendors.iluvatar import ILUVATAR
 from runtime.agent.hardware.vendors.metax import METAX
 from runtime.agent.hardware.vendors.plain import PlainDetector, Vendor
 from tests.fuzz.texts import FOLDER
+from tests.integration.agent_link.pace import BEAT_S, HEARTBEAT, Pace, pace
 from tests.integration.agent_link.stub_server import StubServer, beat_answer, stub_server, wait_until
 from tests.integration.agent_link.whole_agent import whole_agent
 from tests.lab.stuck import stuck_file
 
-HEARTBEAT = "/api/v1/agent/heartbeat"
-BEAT_S = 1.0
-LATE_S = 1.0
-"""No beat comes later than this after its time."""
 DEADLINE_S = 1.0
 
 VENDORS = [(ILUVATAR, "ixsmi", "table_sick.txt"), (METAX, "mx-smi", "table_state.txt")]
@@ -56,8 +53,8 @@ class Tool:
 
 
 class Node:
-    def __init__(self, server: StubServer, runner: ToolRunner, agent: Any) -> None:
-        self.server, self.runner, self.agent = server, runner, agent
+    def __init__(self, server: StubServer, runner: ToolRunner, agent: Any, pace: Pace) -> None:
+        self.server, self.runner, self.agent, self.pace = server, runner, agent, pace
 
     def heard(self, what: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The next beat of which ``what`` is true."""
@@ -71,23 +68,19 @@ class Node:
     def is_well(self) -> None:
         self.heard(lambda body: bool(body.get("gpu_stats")) and not body.get("gpu_collector_error"))
 
-    def latest_s(self) -> float:
-        beats = self.server.of(HEARTBEAT)[3:]  # the first ones come as soon as there is something to tell
-        return max(later.at - earlier.at for earlier, later in zip(beats, beats[1:]))
-
 
 @contextmanager
 def running(vendor: Vendor, tool: Tool, folder: Path) -> Iterator[Node]:
     runner = ToolRunner(deadline_s=DEADLINE_S)
     settings = {tool.path.name: str(tool.path)}
     detector = PlainDetector(vendor, runner, settings, sysfs=folder / "pci", root=folder)
-    with stub_server() as server:
+    with stub_server() as server, pace(server) as beside:
         server.answers[HEARTBEAT] = beat_answer(interval_s=BEAT_S)
         agent, *_ = whole_agent(server.url, folder / "state", detectors=[detector], runner=runner)
         agent._parts.inventory.loop.interval_s = BEAT_S
         agent.start()
         try:
-            yield Node(server, runner, agent)
+            yield Node(server, runner, agent, beside)
         finally:
             agent.stop()
 
@@ -127,7 +120,7 @@ def test_a_tool_that_never_ends_costs_no_beat(vendor: Vendor, name: str, table: 
         tool.does("")
         here.is_well()
         assert here.runner.stuck() == [] and not any(alive(pid) for pid in tool.starts())
-        assert here.latest_s() < BEAT_S + LATE_S
+        assert here.pace.holds(), here.pace.said()
 
 
 @pytest.mark.parametrize(
@@ -154,4 +147,5 @@ def test_a_tool_in_state_d_is_left_alone_and_the_only_one(
         frozen.close()
         wait_until(lambda: not alive(writer), 40)
         here.is_well()
-        assert here.runner.stuck() == [] and here.latest_s() < BEAT_S + LATE_S
+        assert here.runner.stuck() == []
+        assert here.pace.holds(), here.pace.said()
