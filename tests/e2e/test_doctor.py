@@ -91,7 +91,7 @@ def test_an_ordinary_user_gets_what_can_be_said_without_root(fleet, node: Node) 
     for name in ("settings", "server", "key", "clock", "engine", "runtime", "disk", "volumes", "identity"):
         assert report.checks[name]["state"] == "unknown", report.checks[name]
     report.says("settings", "unknown", "cannot be read by this user", "as root")
-    report.says("driver", "ok", "2 x nvidia")
+    report.says("driver", "unknown", "2 x nvidia", "which cards the agent has known", "as root")
     report.says("unit", "ok", "heterofleet-agent.service runs")
 
 

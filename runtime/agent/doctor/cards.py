@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from runtime.agent.doctor.advice import advice_for
+from runtime.agent.doctor.configuration import AS_ROOT
 from runtime.agent.doctor.findings import Finding, Point, failure, finding, ok, unknown, warning
 from runtime.agent.doctor.vendors import VendorFacts, judge_devices
 from runtime.agent.hardware.nvml_cards import VENDOR as NVIDIA
@@ -79,7 +80,7 @@ def judge_driver(facts: CardFacts, vendors: Mapping[str, VendorFacts]) -> Findin
             points.append(warning(words, "a card in good health", advice_for(words)))
     points += [_gone(gpu) for gpu in facts.gone]
     if facts.unread is not None:
-        points.append(unknown(f"which cards the agent has known: {facts.unread}", "run the doctor as root"))
+        points.append(unknown(f"which cards the agent has known: {facts.unread}", AS_ROOT))
     for vendor, shown in vendors.items():
         points += judge_devices(shown, answering[vendor])
     points += _silent(report, vendors, answering)
