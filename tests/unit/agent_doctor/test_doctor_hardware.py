@@ -191,3 +191,8 @@ def test_infiniband(facts: InfinibandFacts, state: str, words: list[str]) -> Non
 
 def test_there_is_advice_for_every_fault() -> None:
     assert set(ADVICE) == set(Fault)
+
+
+def test_a_card_of_which_nothing_is_known_now_does_not_answer() -> None:
+    unheard = {**gpu("a"), "health": {"ok": None, "problems": ["it was here before"]}}
+    assert cards(unheard, error="nvidia-smi lists no card; 1 were known").real == []
