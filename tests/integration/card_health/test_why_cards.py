@@ -120,6 +120,20 @@ def test_a_failing_card_tool_is_quoted(fleet: tuple[Plane, Agent]) -> None:
     )
 
 
+def test_a_node_that_went_has_no_card_that_is_well(fleet: tuple[Plane, Agent]) -> None:
+    plane, agent = fleet
+    agent.beat(**UNCHANGED, leaving=True)
+    wait_until(lambda: why(plane, "nodes/gpu-a")["state"] == "offline", "it is offline")
+    shown = plane.operator("GET", f"{API}/gpus").body["gpus"]
+    assert [card["health"] for card in shown] == ["unknown", "unknown"]
+    card, node = why(plane, "gpus/GPU-b"), why(plane, "nodes/gpu-a")
+    assert card["state"] == "unknown" and card["smallest_change"]["code"] == "online"
+    assert "(it cannot be judged: its node is offline)" in card["summary"]
+    assert node["summary"].startswith("gpu-a takes no new work: the node is offline; its cards are unknown since 20")
+    agent.beat(**UNCHANGED)
+    wait_until(lambda: why(plane, "gpus/GPU-b")["state"] == "ok", "it is back")
+
+
 def test_what_a_node_tells_of_a_well_card_is_said(fleet: tuple[Plane, Agent]) -> None:
     plane, agent = fleet
     text = "a row of its memory could not be remapped: have the card replaced"
