@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from runtime.agent.hardware.remembered import CannotRead, Remembered, read_remembered
 from runtime.agent.hardware_settings import HardwareSettings
 from runtime.agent.settings import DEFAULT_PATH, AgentSettings, load_with_faults, read_document
 from runtime.protocol.settings import PREFIX, SettingsError
+
+if TYPE_CHECKING:
+    from runtime.agent.hardware.remembered import Remembered
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ def state_dir_of(path: Optional[Path], environ: Mapping[str, str]) -> Path:
 
 def remembered_of(path: Optional[Path], environ: Mapping[str, str]) -> Optional[Remembered]:
     """The cards that the agent has known here; None: that cannot be read."""
+    from runtime.agent.hardware.remembered import CannotRead, read_remembered  # ``status`` needs none of it
+
     try:
         return read_remembered(state_dir_of(path, environ))
     except CannotRead:
