@@ -15,7 +15,13 @@ from click.testing import CliRunner, Result
 from runtime.server.command import server
 from tests.integration.server_core.plane import FULL, KEY, Agent, Plane, running, wait_until
 
-SETTINGS: dict[str, Any] = {"heartbeat_interval_s": 1, "start_grace_s": 0}
+SETTINGS: dict[str, Any] = {
+    "heartbeat_interval_s": 1,
+    "start_grace_s": 0,
+    # Nodes here beat only when a test lets them: one that is slow makes nobody unreachable.
+    "unreachable_after_beats": 60,
+    "lost_after_beats": 120,
+}
 
 
 @dataclass

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from runtime.server.command import server
 from tests.integration.postgres import Postgres
-from tests.integration.restore.planes import Speaker, is_status, submit
+from tests.integration.restore.planes import SETTINGS, Speaker, is_status, submit
 from tests.integration.server_core.plane import KEY, Plane, running, wait_until
 
 UID = "11111111-2222-3333-4444-555555555555"
@@ -44,7 +44,7 @@ def database(postgres: Postgres, tmp_path: Path) -> Iterator[Database]:
 
 def test_a_dump_that_is_read_back_under_two_processes(database: Database, tmp_path: Path) -> None:
     url = database.url.replace("postgresql://", "postgresql+psycopg://")
-    settings = {"database_url": url, "heartbeat_interval_s": 1}
+    settings = {**SETTINGS, "database_url": url}
     config = tmp_path / "server.yaml"
     config.write_text(json.dumps({**settings, "state_dir": str(tmp_path / "0"), "api_key": KEY}))
     config.chmod(0o600)
@@ -82,6 +82,6 @@ def test_a_dump_that_is_read_back_under_two_processes(database: Database, tmp_pa
         for plane in planes:
             wait_until(lambda plane=plane: not plane.call("GET", "/readyz").body["rolled_back"]["on"], "it is over")
             assert is_status(plane, "lost", "running")["attempt"] == 3
-        assert [intent["uid"] for intent in node.beat(first)["intents"]] == [UID]
+        wait_until(lambda: [intent["uid"] for intent in node.beat(first)["intents"]] == [UID], "the other one knows")
         after = submit(second, "after")
         assert is_status(first, after["id"], "scheduled")["attempt"] == 1, "a new task has no past"
