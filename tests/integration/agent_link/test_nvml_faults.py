@@ -133,8 +133,7 @@ def test_a_child_in_state_d_is_left_alone_and_the_only_one(
     with node(server, tmp_path) as here, stuck_file() as path:
         here.is_well()
         library.fault(write=str(path))
-        here.says(f"{NAME} did not answer in 1 s")
-        body = here.says(STUCK)
+        body = here.says(STUCK)  # that it did not answer is said for one round only, which a beat may miss
         child = here.runner._stuck[NAME]
         fields = stat_of(child.pid)
         assert fields is not None and fields[STATE] == "D"
