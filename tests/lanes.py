@@ -1,4 +1,5 @@
-"""All tests in four lanes side by side: on two cores most of the time of the fleet's tests is waiting.
+"""All tests in four lanes side by side, and the fuzz of parsers in what they leave of the processor: on two cores most
+of the time of the fleet's tests is waiting.
 
 Each lane is one pytest session on nodes and ports of its own (``HF_LAB_NODES``, ``HF_LAB_PORT``), so that none
 meets another. A line of output begins with its lane. The exit code is 0 only when all lanes are green; what failed
@@ -56,17 +57,32 @@ class Lane:
     port: int
 
     def start(self, words: list[str]) -> subprocess.Popen[str]:
-        environ = {**os.environ, "HF_LAB_NODES": self.nodes, "HF_LAB_PORT": str(self.port), "PYTHONUNBUFFERED": "1"}
-        return subprocess.Popen(
-            [sys.executable, "-m", "pytest", *self.paths, *words],
-            cwd=ROOT,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        environ = {"HF_LAB_NODES": self.nodes, "HF_LAB_PORT": str(self.port)}
+        return started([sys.executable, "-m", "pytest", *self.paths, *words], environ)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A lane that takes only what the others leave of the processor, so that its time costs theirs nothing."""
+
+    name: str
+    command: tuple[str, ...]
+
+    def start(self, words: list[str]) -> subprocess.Popen[str]:
+        return started(["nice", "-n", "19", sys.executable, *self.command], {})
+
+
+def started(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
 
 
 LANES = (
@@ -79,9 +95,10 @@ LANES = (
     ),
     Lane("faults", FAULTS, "6,7,8", 3533),
     Lane("life", LIFE, "9,10", 3633),
+    Aside("fuzz", ("-m", "tests.fuzz", "--seconds", "20", "--again")),
 )
 REASON = re.compile(r"E   +\S")
-FAILURE = re.compile(r"(FAILED|ERROR) ")
+FAILURE = re.compile(r"(FAILED|ERROR) |[a-z0-9_-]+ --seed \d+: ")
 REASONS = 30
 LONGEST = 240
 
@@ -104,7 +121,7 @@ def main(words: list[str]) -> int:
     reasons: list[str] = []
     failures: list[str] = []
 
-    def follow(lane: Lane, process: subprocess.Popen[str]) -> None:
+    def follow(lane: Lane | Aside, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             print(f"{lane.name} | {line}", end="", flush=True)
