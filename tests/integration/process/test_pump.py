@@ -21,16 +21,16 @@ SIZE = 256 * 1024
 class Pumped:
     """A pump at work in a folder, and who writes to it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, path: str = "") -> None:
         self.fifo, self.folder, self.end = root / "out", root / "output", root / "end"
         self.folder.mkdir()
         os.mkfifo(self.fifo)
         self.output = Output(self.folder, self.end.exists)
-        self.start()
+        self.start(path)
 
-    def start(self) -> None:
+    def start(self, path: str = "") -> None:
         words = ["/bin/sh", PUMP, self.fifo, self.folder, str(SIZE), self.end]
-        self.process = subprocess.Popen(words)
+        self.process = subprocess.Popen(words, env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"})
 
     def write(self, *pieces: bytes) -> None:
         with self.fifo.open("wb", buffering=0) as pipe:
@@ -76,6 +76,25 @@ def test_a_line_is_there_at_once_and_a_further_start_goes_on(pumped: Pumped) -> 
     pumped.finish()
     rest = pumped.output.rest(100, "6")
     assert (rest.data, rest.size, rest.mark) == (b"second\nthird\n", 13, "19")
+
+
+def test_what_comes_between_a_quiet_moment_and_the_end_is_read(tmp_path: Path) -> None:
+    """Nobody had the pipe open, and before the pump had looked whether that was for good somebody wrote and ended."""
+    beside = tmp_path / "bin"
+    beside.mkdir()
+    late = f"printf late > {tmp_path}/out; : > {tmp_path}/end"
+    (beside / "dd").write_text(
+        f'#!/bin/sh\n/bin/dd "$@"\ncode=$?\nif mkdir {tmp_path}/once 2>/dev/null; then {late}; fi\nexit $code\n'
+    )
+    (beside / "dd").chmod(0o755)
+    made = Pumped(tmp_path, str(beside))
+    try:
+        made.write(b"first ")
+        assert made.process.wait(20) == 0
+        assert made.output.rest(100, "").data == b"first late"
+    finally:
+        made.process.kill()
+        made.process.wait()
 
 
 def test_it_is_followed_from_any_place_to_the_end(pumped: Pumped) -> None:

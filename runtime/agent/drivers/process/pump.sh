@@ -24,6 +24,9 @@ rm -f "done"
 exec 3<"$fifo"
 quiet=0
 while :; do
+    # Looked at before the pipe is read: what was written until END was made is read then.
+    last=
+    if [ -e "$end" ]; then last=yes; fi
     held=$(have)
     if [ "$held" -ge "$size" ]; then
         forget_older
@@ -35,10 +38,11 @@ while :; do
         now=$(have)
         if [ "$now" -ge "$size" ]; then continue; fi
         if [ "$now" -gt "$held" ]; then quiet=0; fi
-        if [ -e "$end" ]; then
+        if [ -n "$last" ]; then
             : >"done"
             exit 0
         fi
+        if [ -e "$end" ]; then continue; fi
         # Nobody has it open just now: between the program's end and what is run after it, or for good.
         quiet=$((quiet + 1))
         if [ "$quiet" -lt 100 ]; then sleep 0.1; else sleep 2; fi
