@@ -60,9 +60,9 @@ class Crowd:
 
 @contextlib.contextmanager
 def others(path: Path, met: Callable[[], bool]) -> Iterator[None]:
-    """A backup tool that copies page by page, and a program that takes the write lock for a moment, again and again,
-    and for longer until somebody has ``met`` it."""
-    done = threading.Event()
+    """A backup tool that copies page by page, and a program that has the write lock until somebody has ``met`` it, and
+    then takes it for a moment again and again."""
+    done, held = threading.Event(), threading.Event()
 
     def backup() -> None:
         while not done.is_set():
@@ -77,13 +77,17 @@ def others(path: Path, met: Callable[[], bool]) -> Iterator[None]:
             while not done.wait(0.2):
                 with contextlib.suppress(sqlite3.OperationalError):
                     holder.execute("BEGIN IMMEDIATE")
-                    done.wait(0.3 if met() else 2.0)
+                    held.set()
+                    done.wait(0.3)
+                    while not met() and not done.wait(0.05):
+                        pass
                     holder.execute("ROLLBACK")
 
     crowd = Crowd()
     crowd.start(backup)
     crowd.start(lock)
     try:
+        assert held.wait(60)
         yield
     finally:
         done.set()
