@@ -131,8 +131,9 @@ def test_an_agent_command_whose_output_is_lost_is_1(tmp_path: Path) -> None:
 
 
 def test_good_settings_are_0(tmp_path: Path) -> None:
-    done = run(AGENT, "config", "check", "--config", str(agent_file(tmp_path)))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    file = agent_file(tmp_path)
+    done = run(AGENT, "config", "check", "--config", str(file))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: 4 settings, no fault\n", "")
 
 
 def test_an_agent_waits_for_its_server_for_ever(tmp_path: Path) -> None:
