@@ -34,7 +34,7 @@ def test_a_low_limit_of_open_files_is_raised(tmp_path: Path) -> None:
         contextlib.ExitStack() as open_,
     ):
         for _ in range(600):
-            open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
         assert request(port, "GET", "/readyz")[0] == 200
 
 
@@ -42,11 +42,11 @@ def test_a_limit_that_cannot_be_raised_is_said_and_kept(tmp_path: Path) -> None:
     with process(tmp_path, before=("prlimit", "--nofile=400:400")) as (server, port):
         with contextlib.ExitStack() as open_:
             for _ in range(500):
-                open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
             assert len(list(Path(f"/proc/{server.pid}/fd").iterdir())) < 300
         assert request(port, "GET", "/readyz")[0] == 200
         server.send_signal(signal.SIGTERM)
-        _, errors = server.communicate(timeout=30)
+        _, errors = server.communicate(timeout=60)
     assert "connection_limit is 200 instead of 10000" in errors
     assert "Traceback" not in errors and len(errors.splitlines()) < 20, errors
 
@@ -63,7 +63,7 @@ def test_a_full_disk_does_not_keep_the_server_from_ending(tmp_path: Path) -> Non
             more["digests"] = {"images": str(seq)}
             assert request(port, "POST", "/api/v1/agent/heartbeat", more, **names)[0] == 200
         server.send_signal(signal.SIGTERM)
-        _, errors = server.communicate(timeout=30)
+        _, errors = server.communicate(timeout=60)
     assert "is not written" in errors
     assert server.returncode == 0 and "Traceback" not in errors, errors
 
