@@ -34,7 +34,7 @@ def measure() -> list[Figure]:
     agent = _outer_pid(node.pid, int(inside))
     bare = subprocess.Popen([sys.executable, str(Path(__file__).with_name("bare_loop.py")), f"{plane.url}/healthz"])
     try:
-        time.sleep(30)  # the start is over: first scans, first collections
+        time.sleep(90)  # the start is over: first scans, first collections, each loop well once (it is told then)
         began = time.monotonic()
         first, first_bare = cpu_seconds_fine(family(agent)), cpu_seconds_fine([bare.pid])
         memory = []
