@@ -10,13 +10,17 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 
-from tests.integration.agent_link.stub_server import Request, StubServer
+from tests.integration.agent_link.stub_server import Request, StubServer, wait_until
 
 HEARTBEAT = "/api/v1/agent/heartbeat"
 BARE = "/bare"
 BEAT_S = 1.0
 LATE_S = 1.0
 """No beat comes later than this after its time."""
+SETTLED = 3
+"""The first calls say nothing of the pace: beats come as soon as there is something to tell."""
+GAPS = 5
+"""Fewer say nothing of a pace; a quick test waits until there are as many."""
 
 
 class Pace:
@@ -26,13 +30,14 @@ class Pace:
         self._server = server
 
     def holds(self) -> bool:
+        wait_until(lambda: all(len(self._server.of(path)) > SETTLED + GAPS for path in (HEARTBEAT, BARE)), 60)
         return self._longest(HEARTBEAT) - self._longest(BARE) < LATE_S
 
     def said(self) -> str:
         return f"longest gap {self._longest(HEARTBEAT):.2f} s, of a bare caller {self._longest(BARE):.2f} s"
 
     def _longest(self, path: str) -> float:
-        calls: list[Request] = self._server.of(path)[3:]  # the first beats come as soon as there is something to tell
+        calls: list[Request] = self._server.of(path)[SETTLED:]
         return max(later.at - earlier.at for earlier, later in zip(calls, calls[1:]))
 
 
