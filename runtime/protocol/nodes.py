@@ -139,9 +139,25 @@ class CardHistory:
 
 @dataclass(frozen=True)
 class CordonRequest:
-    """``POST /api/v1/nodes/{id}/cordon``; without a body no reason is given."""
+    """``POST /api/v1/nodes/{id}/cordon``; without a body no reason is given.
+
+    ``if_free``: a cordon or drain that is there stays, and the answer is 409 with it.
+    """
 
     reason: Annotated[str, Text(0, 500)] = ""
+    if_free: bool = False
+
+
+@dataclass(frozen=True)
+class UncordonRequest:
+    """``POST /api/v1/nodes/{id}/uncordon``; without a body any cordon ends.
+
+    With ``owner`` or ``reason`` only a cordon that has them ends: who made one and comes back later lifts no other
+    that somebody has put in its place meanwhile.
+    """
+
+    owner: Optional[Annotated[str, Text(1, 200)]] = None
+    reason: Optional[Annotated[str, Text(0, 500)]] = None
 
 
 @dataclass(frozen=True)
@@ -212,3 +228,21 @@ class DrainRequest:
     reason: Annotated[str, Text(1, 500)] = "drain"
     deadline_s: Annotated[float, Within(0, 30 * 86400)] = 3600
     then: Annotated[str, Text(pattern="leave|stop|reschedule")] = "leave"
+
+
+class FleetRunCode(str, Enum):
+    """What an operator's machine may tell of a roll-out; these, and no other code, are taken from outside."""
+
+    STARTED = "fleet_run_started"
+    ENDED = "fleet_run_ended"
+
+
+@dataclass(frozen=True)
+class EventReport:
+    """``POST /api/v1/events``: becomes an ``operator_action`` event whose actor is the token's name.
+
+    ``detail`` says who did what to which hosts and how it went, in a sentence without secrets.
+    """
+
+    code: FleetRunCode
+    detail: Annotated[str, Text(1, 1000)]

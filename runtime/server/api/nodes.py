@@ -9,7 +9,15 @@ import flask
 from runtime.protocol import routes
 from runtime.protocol.build import DEV
 from runtime.protocol.codec import encode
-from runtime.protocol.nodes import BuildLedger, BuildUse, CardList, CordonRequest, DrainRequest, NodeList
+from runtime.protocol.nodes import (
+    BuildLedger,
+    BuildUse,
+    CardList,
+    CordonRequest,
+    DrainRequest,
+    NodeList,
+    UncordonRequest,
+)
 from runtime.server import validation
 from runtime.server.auth import operator, parts
 from runtime.server.services import node_actions, node_why, nodes
@@ -41,14 +49,16 @@ def cordoned(node_id: str) -> flask.Response:
     who = operator("admin")
     raw = flask.request.get_data() or b"{}"
     request = validation.parse(CordonRequest, raw, code="invalid_task", forbid_unknown=True)
-    node_actions.cordon(parts().db, parts().presence, node_id, request.reason, who.name)
+    node_actions.cordon(parts().db, parts().presence, node_id, request, who.name)
     return _node(node_id)
 
 
 @blueprint.post(f"{routes.NODES}/<node_id>/uncordon")
 def uncordoned(node_id: str) -> flask.Response:
     who = operator("admin")
-    node_actions.uncordon(parts().db, parts().presence, node_id, who.name)
+    raw = flask.request.get_data() or b"{}"
+    request = validation.parse(UncordonRequest, raw, code="invalid_task", forbid_unknown=True)
+    node_actions.uncordon(parts().db, parts().presence, node_id, request, who.name)
     return _node(node_id)
 
 

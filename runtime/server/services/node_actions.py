@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 
 import sqlalchemy as sa
 
 from runtime.protocol import times
-from runtime.protocol.nodes import Cordon, DrainRequest, EventKind, NodeState
+from runtime.protocol.nodes import Cordon, CordonRequest, DrainRequest, EventKind, NodeState, UncordonRequest
 from runtime.protocol.problems import Problem
 from runtime.protocol.states import ON_NODE, Status
 from runtime.server.services.events import emit
@@ -19,9 +20,13 @@ from runtime.server.store.tables import exclusions, gpu_allocations, nodes, orph
 from runtime.server.store.transaction import Tx
 
 
-def cordon(db: Database, presence: Presence, node_id: str, reason: str, owner: str) -> None:
-    """Give the node no new work; what it holds goes on, what it has not claimed goes elsewhere."""
-    _cordon(db, presence, node_id, Cordon(reason, owner, times.to_wire(times.now())), None)
+def cordon(db: Database, presence: Presence, node_id: str, request: CordonRequest, owner: str) -> None:
+    """Give the node no new work; what it holds goes on, what it has not claimed goes elsewhere.
+
+    Raises state_conflict when it was to be free and is not.
+    """
+    wanted = Cordon(request.reason, owner, times.to_wire(times.now()))
+    _cordon(db, presence, node_id, wanted, None, if_free=request.if_free)
 
 
 def drain(db: Database, presence: Presence, node_id: str, request: DrainRequest, owner: str) -> None:
@@ -29,11 +34,21 @@ def drain(db: Database, presence: Presence, node_id: str, request: DrainRequest,
     _cordon(db, presence, node_id, Cordon(request.reason, owner, times.to_wire(times.now())), request)
 
 
-def uncordon(db: Database, presence: Presence, node_id: str, owner: str) -> None:
-    """The node may get work again."""
+def uncordon(db: Database, presence: Presence, node_id: str, request: UncordonRequest, owner: str) -> None:
+    """The node may get work again. Raises state_conflict when a certain cordon was meant, and another or none is there.
+
+    Who speaks of any cordon judges the node; who ends a certain one does not, and what was counted against the node
+    stays.
+    """
+    certain = request.owner is not None or request.reason is not None
+    judged = {} if certain else {"bad_ends": 0}
 
     def change(tx: Tx) -> None:
         _must_exist(tx, node_id)
+        if certain:
+            held = _held_cordon(tx, node_id)
+            if held is None or request.owner not in (None, held.owner) or request.reason not in (None, held.reason):
+                raise _not_that_cordon(node_id, held, owner)
         tx.execute(
             sa.update(nodes)
             .where(nodes.c.id == node_id)
@@ -44,7 +59,7 @@ def uncordon(db: Database, presence: Presence, node_id: str, owner: str) -> None
                 draining=False,
                 drain_deadline=None,
                 drain_then=None,
-                bad_ends=0,
+                **judged,
             )
         )
         emit(tx, EventKind.NODE_CORDONED, code="uncordoned", node_id=node_id, actor=owner)
@@ -105,7 +120,15 @@ def delete(db: Database, presence: Presence, node_id: str, owner: str) -> None:
     db.write(change)
 
 
-def _cordon(db: Database, presence: Presence, node_id: str, wanted: Cordon, request: DrainRequest | None) -> None:
+def _cordon(
+    db: Database,
+    presence: Presence,
+    node_id: str,
+    wanted: Cordon,
+    request: DrainRequest | None,
+    *,
+    if_free: bool = False,
+) -> None:
     deadline = None
     if request is not None:
         deadline = times.to_wire(times.now() + timedelta(seconds=request.deadline_s))
@@ -113,6 +136,9 @@ def _cordon(db: Database, presence: Presence, node_id: str, wanted: Cordon, requ
 
     def change(tx: Tx) -> None:
         _must_exist(tx, node_id)
+        held = _held_cordon(tx, node_id) if if_free else None
+        if held is not None:
+            raise _not_that_cordon(node_id, held, wanted.owner)
         tx.execute(
             sa.update(nodes)
             .where(nodes.c.id == node_id)
@@ -137,6 +163,23 @@ def _cordon(db: Database, presence: Presence, node_id: str, wanted: Cordon, requ
         tx.after(lambda: presence.reread_cordon(node_id))
 
     db.write(change)
+
+
+def _held_cordon(tx: Tx, node_id: str) -> Cordon | None:
+    row = tx.execute(
+        sa.select(nodes.c.cordon_reason, nodes.c.cordon_owner, nodes.c.cordon_since).where(nodes.c.id == node_id)
+    ).one()
+    if row.cordon_since is None:
+        return None
+    return Cordon(row.cordon_reason or "", row.cordon_owner or "", row.cordon_since)
+
+
+def _not_that_cordon(node_id: str, held: Cordon | None, actor: str) -> Problem:
+    """``actor`` in the answer lets a caller tell its own cordon of an earlier time, whose owner it is, from another."""
+    reason = f" ({held.reason})" if held is not None and held.reason else ""
+    what = "is not cordoned" if held is None else f"is cordoned by {held.owner}{reason}; that cordon stays"
+    cordon = None if held is None else asdict(held)
+    return Problem("state_conflict", f"Node {node_id} {what}.", node_id=node_id, cordon=cordon, actor=actor)
 
 
 def _must_exist(tx: Tx, node_id: str) -> None:

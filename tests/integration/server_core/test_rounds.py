@@ -144,6 +144,35 @@ def test_a_cordon_needs_no_reason(plane: Plane, agent: Agent, body: dict[str, An
     assert said == "the node is cordoned by test-admin"
 
 
+def test_who_comes_back_to_its_own_cordon_lifts_no_other(plane: Plane, agent: Agent) -> None:
+    agent.beat(**FULL)
+    path = "/api/v1/nodes/gpu-a"
+    ours = plane.operator("POST", f"{path}/cordon", {"reason": "tool run 1", "if_free": True})
+    assert (ours.status, ours.body["cordon"]["reason"]) == (200, "tool run 1")
+    # The same tool again, after it was interrupted: by owner and actor it knows its own.
+    again = plane.operator("POST", f"{path}/cordon", {"reason": "tool run 2", "if_free": True})
+    assert (again.status, again.code) == (409, "state_conflict")
+    assert (again.body["cordon"], again.body["actor"]) == (ours.body["cordon"], ours.body["cordon"]["owner"])
+
+    with plane.parts.db.engine.begin() as connection:
+        connection.execute(sa.update(tables.nodes).where(tables.nodes.c.id == "gpu-a").values(bad_ends=2))
+    for other in ("cordon", "drain"):
+        assert plane.operator("POST", f"{path}/{other}", {"reason": "new fans"}).status == 200
+        for body in ({"reason": "tool run 1", "owner": "test-admin"}, {"reason": "new fans", "owner": "tool"}):
+            late = plane.operator("POST", f"{path}/uncordon", body)
+            assert (late.status, late.code) == (409, "state_conflict")
+            assert late.body["cordon"]["reason"] == "new fans"
+    refused = plane.operator("POST", f"{path}/cordon", {"reason": "tool run 3", "if_free": True})
+    assert refused.body["cordon"]["reason"] == "new fans"
+    assert plane.operator("GET", path).body["draining"] is True
+
+    done = plane.operator("POST", f"{path}/uncordon", {"reason": "new fans", "owner": "test-admin"})
+    assert (done.status, done.body["cordon"], done.body["draining"]) == (200, None, False)
+    with plane.parts.db.engine.connect() as connection:
+        counted = sa.select(tables.nodes.c.bad_ends).where(tables.nodes.c.id == "gpu-a")
+        assert connection.execute(counted).scalar() == 2, "who ends a certain cordon does not judge the node"
+
+
 @pytest.mark.parametrize(("then", "desired"), [("leave", "run"), ("stop", "stop"), ("reschedule", "run")])
 def test_a_drain_ends_as_it_was_told(plane: Plane, agent: Agent, then: str, desired: str) -> None:
     agent.beat(**FULL)
@@ -193,6 +222,8 @@ def test_a_drain_is_done_when_the_node_says_so(plane: Plane, agent: Agent) -> No
         ("nodes/gpu-x/release", None, 404, "node_not_found"),
         ("nodes/gpu-a/cordon", {"reason": 5}, 422, "invalid_task"),
         ("nodes/gpu-a/cordon", {"reason": "r", "reson": "x"}, 422, "invalid_task"),
+        ("nodes/gpu-a/uncordon", {"resaon": "r"}, 422, "invalid_task"),
+        ("nodes/gpu-a/uncordon", {"reason": "r"}, 409, "state_conflict"),
         ("nodes/gpu-a/drain", {"then": "explode"}, 422, "invalid_task"),
     ],
 )

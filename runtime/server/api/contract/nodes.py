@@ -10,10 +10,13 @@ from runtime.protocol.nodes import (
     CardList,
     CordonRequest,
     DrainRequest,
+    Event,
     EventKind,
     EventList,
+    EventReport,
     Node,
     NodeList,
+    UncordonRequest,
 )
 from runtime.protocol.why import Why
 from runtime.server.api.contract.operation import ID, INTEGER, OPERATOR, Operation, Parameter, enum, limit
@@ -40,9 +43,18 @@ NODES = (
         {200: Node},
         body=CordonRequest,
         body_required=False,
-        codes=("node_not_found", "invalid_task"),
+        codes=("node_not_found", "invalid_task", "state_conflict"),
     ),
-    Operation("post", f"{_NODE}/uncordon", "Give a node work again", OPERATOR, {200: Node}, codes=("node_not_found",)),
+    Operation(
+        "post",
+        f"{_NODE}/uncordon",
+        "Give a node work again",
+        OPERATOR,
+        {200: Node},
+        body=UncordonRequest,
+        body_required=False,
+        codes=("node_not_found", "invalid_task", "state_conflict"),
+    ),
     Operation(
         "post",
         f"{_NODE}/drain",
@@ -104,5 +116,14 @@ EVENTS = (
             Parameter("kind", enum(EventKind)),
             limit(1000),
         ),
+    ),
+    Operation(
+        "post",
+        routes.EVENTS,
+        "Tell of a roll-out that begins or has ended",
+        OPERATOR,
+        {201: Event},
+        body=EventReport,
+        codes=("invalid_task",),
     ),
 )
