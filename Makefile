@@ -3,8 +3,10 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 export DEBIAN_FRONTEND := noninteractive
+# Ansible's programs call each other by name.
+ANSIBLE := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint bench fuzz fuzz-guided chaos kill-points lab-up
+.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint role-docs molecule bench fuzz fuzz-guided chaos kill-points lab-up
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -27,11 +29,16 @@ demo-purge: venv ## take the demo and its cache away
 prepare: venv ## install the Debian packages that lab and tests need (as root)
 	@$(BIN)/python -m tests.lab prepare
 
-lint: venv ## ruff, mypy, shellcheck
+lint: venv ## ruff, mypy, shellcheck, ansible-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	shellcheck tests/lab/python.sh tests/device/check .ci/run runtime/agent/drivers/process/*.sh
+	$(ANSIBLE) ansible-playbook --syntax-check $(wildcard playbooks/*.yml) >/dev/null
+	$(ANSIBLE) ansible-lint --offline -q
+
+role-docs: venv ## the tables of variables in the roles' READMEs, from their argument specs
+	$(BIN)/python docs/role_tables.py
 
 test: prepare lint ## everything but the long runs
 	$(BIN)/python -m tests.lanes
@@ -62,6 +69,9 @@ chaos: lab-up ## random faults against a working fleet for MINUTES, and the inva
 
 kill-points: lab-up ## the agent killed ROUNDS times at every moment of a task's way
 	$(BIN)/python -m tests.faults.kill_points --rounds $(ROUNDS)
+
+molecule: prepare ## all scenarios of molecule/ on lab nodes (long), or those that SCENARIO names
+	@$(ANSIBLE) $(BIN)/python -m tests.lab.scenario run $(SCENARIO)
 
 lab-up: prepare
 	@$(BIN)/python -m tests.lab up --nodes 3
