@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from runtime.protocol.nodes import Event, EventKind
+from runtime.protocol.nodes import Event, EventKind, EventReport
 from runtime.protocol.times import now, to_wire
+from runtime.server.store.database import Database
 from runtime.server.store.tables import events
 from runtime.server.store.transaction import Tx
 
@@ -28,13 +29,13 @@ def emit(
     attempt: int | None = None,
     actor: str | None = None,
     detail: str | None = None,
-) -> None:
-    """Write one event in the transaction ``tx``.
+) -> int:
+    """Write one event in the transaction ``tx``; returns its id.
 
     ``code`` is stable within the kind; ``actor`` an operator's name, ``node:<id>`` or ``server``; ``detail`` a
     sentence without secrets.
     """
-    tx.execute(
+    written = tx.execute(
         sa.insert(events).values(
             time=to_wire(now()),
             kind=kind.value,
@@ -47,6 +48,19 @@ def emit(
             detail=detail[:DETAIL_CHARS] if detail is not None else None,
         )
     )
+    key = written.inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def record(db: Database, report: EventReport, actor: str) -> Event:
+    """Keep what an operator's machine tells of a roll-out, as an event like any other; the event as it stands."""
+
+    def change(tx: Tx) -> Event:
+        made = emit(tx, EventKind.OPERATOR_ACTION, code=report.code.value, actor=actor, detail=report.detail)
+        return _event(tx.execute(sa.select(events).where(events.c.id == made)).mappings().one())
+
+    return db.write(change)
 
 
 def leap(tx: Tx) -> None:
