@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from tests.lab import host, places, ssh
+from tests.lab import host, node_image, places, ssh
 from tests.lab.lab import DEFAULT_CARDS, CardsChoice, Lab
 from tests.lab.node import Node
 from tests.lab.process import LabError, Progress
@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
                 help="take the link away, or leave it up and swallow every packet",
             )
         one.set_defaults(action=lambda args, do=do: do(Lab.attach().node(args.node), args))
+    make = actions.add_parser("make", help="make it (anew) with another Debian release")
+    make.add_argument("node", type=_number, metavar="NODE")
+    make.add_argument("--release", choices=tuple(node_image.RELEASES), required=True)
+    make.set_defaults(action=lambda args: Lab.attach().make_node(args.node, args.release) and None)
+    remove = actions.add_parser("remove", help="take it away with all that it holds")
+    remove.add_argument("node", type=_number, metavar="NODE")
+    remove.set_defaults(action=lambda args: Lab.attach().remove_node(args.node))
     execute = actions.add_parser("exec", help="run a program on it")
     execute.add_argument("node", metavar="NODE")
     execute.add_argument("words", nargs=argparse.REMAINDER, metavar="[--] PROGRAM [ARGUMENT...]")
@@ -88,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     shell.add_argument("node", metavar="NODE")
     shell.set_defaults(action=_shell)
     return parser
+
+
+def _number(said: str) -> int:
+    return int(said.removeprefix(places.NODE_PREFIX))
 
 
 def _up(args: argparse.Namespace) -> None:

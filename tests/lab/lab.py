@@ -73,6 +73,23 @@ class Lab:
                 return node
         raise LabError(f"no node {name}; there are: {', '.join(n.name for n in nodes) or 'none'}")
 
+    def make_node(self, index: int, release: str, cards: int = DEFAULT_CARDS, quiet: bool = False) -> Node:
+        """A node of another Debian release beside those that are up; one with this number is made anew."""
+        node, progress = Node(index), Progress(quiet)
+        with places.exclusive():
+            image = node_image.ensure(progress, release)
+            with progress.step(f"{node.name} boots ({release})"):
+                setup.remove(node)
+                setup.create(node, image, cards)
+                node.wait_until_booted()
+        self.load_image([node])
+        return node
+
+    def remove_node(self, index: int) -> None:
+        """Take one node away, with its engine's data."""
+        with places.exclusive():
+            setup.remove(Node(index))
+
     def load_image(self, nodes: Optional[Sequence[Node]] = None) -> None:
         """Put the task image into the nodes' engines again."""
         archive = task_image.image().archive(task_image.NAME)

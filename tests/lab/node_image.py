@@ -1,8 +1,9 @@
-"""The nodes' root file system: Debian bookworm with systemd, sshd and a Docker Engine, as a docker image.
+"""The nodes' root file system: a Debian release with systemd, sshd and a Docker Engine, as a docker image.
 
 Built once by debootstrap (a minute) from the mirror that this machine's own apt uses; kept as the image
 ``hf-lab-node:<hash of the recipe>`` and as a tarball in the cache, so that a lost engine folder costs a
-`docker load` only. A changed recipe has another hash and is built anew.
+`docker load` only. A changed recipe has another hash and is built anew. Nodes are bookworm unless a test asks for
+another release, whose images have its name before the hash.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab import places
@@ -18,6 +21,25 @@ from tests.lab.engine import docker
 from tests.lab.process import LabError, Progress, run
 
 SUITE = "bookworm"
+
+
+@dataclass(frozen=True)
+class Release:
+    """What nodes of a Debian release need besides."""
+
+    packages: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+
+RELEASES = {
+    "bullseye": Release(),
+    SUITE: Release(),
+    "trixie": Release(
+        packages=("docker-cli",),  # not part of docker.io any more
+        # Its systemd starts on a machine with cgroup v1 only when told so; in a container it reads its own words.
+        commands=("sed -i 's,^exec .*systemd$,& SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1,' /usr/local/lib/hf-lab/init",),
+    ),
+}
 PACKAGES = (  # noqa: SIM905 (one word a line would read worse)
     "systemd systemd-sysv dbus python3 curl ca-certificates iproute2 iptables procps openssh-server sudo "
     "docker.io strace libfaketime"
@@ -43,35 +65,42 @@ COMMANDS = (
 REPOSITORY = "hf-lab-node"
 
 
-def recipe_hash() -> str:
+def recipe_hash(suite: str = SUITE) -> str:
     """Twelve digits that change with anything that goes into the image."""
     recipe = {
-        "suite": SUITE,
-        "packages": PACKAGES,
+        "suite": suite,
+        "packages": [*PACKAGES, *RELEASES[suite].packages],
         "files": {path: [(_HERE / name).read_text(), mode] for path, (name, mode) in FILES.items()},
-        "commands": COMMANDS,
+        "commands": [*COMMANDS, *RELEASES[suite].commands],
     }
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def tag() -> str:
-    return f"{REPOSITORY}:{recipe_hash()}"
+def name(suite: str = SUITE) -> str:
+    """The recipe's hash, after the release where it is not the usual one."""
+    return recipe_hash(suite) if suite == SUITE else f"{suite}-{recipe_hash(suite)}"
 
 
-def tarball() -> Path:
-    return places.cache() / f"node-{recipe_hash()}.tar"
+def tag(suite: str = SUITE) -> str:
+    return f"{REPOSITORY}:{name(suite)}"
 
 
-def ensure(progress: Progress) -> str:
+def tarball(suite: str = SUITE) -> Path:
+    return places.cache() / f"node-{name(suite)}.tar"
+
+
+def ensure(progress: Progress, suite: str = SUITE) -> str:
     """The image's tag; present in the machine's engine when this returns."""
-    if docker("images", "-q", tag()):
-        return tag()
-    if not tarball().exists():
-        _build(progress)
-    with progress.step("loading the node image into the engine"):
-        docker("import", "-c", 'CMD ["/usr/local/lib/hf-lab/init"]', str(tarball()), tag(), timeout=300)
-    _forget_older()
-    return tag()
+    if suite not in RELEASES:
+        raise LabError(f"nodes of {suite}: wanted {', '.join(RELEASES)}")
+    if docker("images", "-q", tag(suite)):
+        return tag(suite)
+    if not tarball(suite).exists():
+        _build(progress, suite)
+    with progress.step(f"loading the node image ({suite}) into the engine"):
+        docker("import", "-c", 'CMD ["/usr/local/lib/hf-lab/init"]', str(tarball(suite)), tag(suite), timeout=300)
+    _forget_older(suite)
+    return tag(suite)
 
 
 def _mirror() -> str:
@@ -87,21 +116,21 @@ def _mirror() -> str:
     )
 
 
-def _build(progress: Progress) -> None:
+def _build(progress: Progress, suite: str) -> None:
     places.make_folder(places.cache())
     root = places.cache() / "node-root.building"
-    log = places.make_folder(places.logs()) / "debootstrap.log"
+    log = places.make_folder(places.logs()) / f"debootstrap-{suite}.log"
     debs = places.make_folder(places.cache() / "debs")
     shutil.rmtree(root, ignore_errors=True)
     try:
-        with progress.step(f"debootstrap {SUITE} (once; log: {log})"):
+        with progress.step(f"debootstrap {suite} (once; log: {log})"):
             done = run(
                 [
                     "debootstrap",
                     "--variant=minbase",
-                    f"--include={','.join(PACKAGES)}",
+                    f"--include={','.join((*PACKAGES, *RELEASES[suite].packages))}",
                     f"--cache-dir={debs}",
-                    SUITE,
+                    suite,
                     root,
                     _mirror(),
                 ],
@@ -112,27 +141,30 @@ def _build(progress: Progress) -> None:
             if done.returncode != 0:
                 tail = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
                 raise LabError(f"debootstrap ended with {done.returncode}; the end of {log}:\n{tail}")
-        with progress.step("finishing the node's root"):
-            _copy_apt_settings(root)
+        with progress.step(f"finishing the node's root ({suite})"):
+            _copy_apt_settings(root, suite)
             _copy_files(root)
-            for command in COMMANDS:
+            for command in (*COMMANDS, *RELEASES[suite].commands):
                 run(["chroot", root, "/bin/sh", "-c", command], env={"PATH": os.defpath + ":/usr/sbin:/sbin"})
-            whole = tarball().with_suffix(".new")
+            whole = tarball(suite).with_suffix(".new")
             run(["tar", "-C", root, "--one-file-system", "-cf", whole, "."], timeout=300)
-            whole.replace(tarball())
+            whole.replace(tarball(suite))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _copy_apt_settings(root: Path) -> None:
+def _copy_apt_settings(root: Path, suite: str) -> None:
     """So that `apt-get` works on the nodes too, from where this machine gets its packages."""
-    (root / "etc/apt/sources.list").unlink(missing_ok=True)
-    for name in ("sources.list", "sources.list.d", "apt.conf.d", "keyrings", "trusted.gpg.d", "preferences.d"):
-        source = Path("/etc/apt") / name
+    # This machine's sources are those of its own release: debootstrap has written one for another.
+    sources = ("sources.list", "sources.list.d") if suite == SUITE else ()
+    if sources:
+        (root / "etc/apt/sources.list").unlink(missing_ok=True)
+    for entry in (*sources, "apt.conf.d", "keyrings", "trusted.gpg.d", "preferences.d"):
+        source = Path("/etc/apt") / entry
         if source.is_dir():
-            shutil.copytree(source, root / "etc/apt" / name, dirs_exist_ok=True)
+            shutil.copytree(source, root / "etc/apt" / entry, dirs_exist_ok=True)
         elif source.exists():
-            shutil.copy2(source, root / "etc/apt" / name)
+            shutil.copy2(source, root / "etc/apt" / entry)
     for keyring in Path("/usr/share/keyrings").glob("*"):
         shutil.copy2(keyring, root / "usr/share/keyrings" / keyring.name)
     for certificate in Path("/usr/local/share/ca-certificates").glob("**/*.crt"):
@@ -154,11 +186,12 @@ def forget() -> None:
         run(["docker", "rmi", "--force", name], check=False)
 
 
-def _forget_older() -> None:
+def _forget_older(suite: str) -> None:
     """Images and tarballs of earlier recipes; one that a node still uses stays until that node goes."""
-    for old in docker("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split():
-        if old != tag():
-            run(["docker", "rmi", old], check=False)
+    own = re.compile("[0-9a-f]{12}" if suite == SUITE else f"{suite}-[0-9a-f]{{12}}")
+    for old in docker("images", "--format", "{{.Tag}}", REPOSITORY).split():
+        if own.fullmatch(old) and old != name(suite):
+            run(["docker", "rmi", f"{REPOSITORY}:{old}"], check=False)
     for old_file in places.cache().glob("node-*.tar"):
-        if old_file != tarball():
+        if own.fullmatch(old_file.stem.removeprefix("node-")) and old_file != tarball(suite):
             old_file.unlink(missing_ok=True)
