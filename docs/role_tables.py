@@ -52,8 +52,10 @@ def table(role: Path) -> str:
                 default = ""
             else:
                 default = f"`{text_of(about['default'])}`" if about["default"] != "" else '`""`'
-            choices = f" One of {', '.join(f'`{text_of(one)}`' for one in about['choices'])}." * ("choices" in about)
-            rows[option] = [kind, default, text_of(about.get("description", "")) + choices]
+            text = text_of(about.get("description", ""))
+            if "choices" in about:
+                text += f" One of {', '.join(f'`{text_of(one)}`' for one in about['choices'])}."
+            rows[option] = [kind, default, text]
             read_by.setdefault(option, []).append(name)
     if rows:
         lines += ["", "| variable | type | default | what it means | read by |", "|---|---|---|---|---|"]
