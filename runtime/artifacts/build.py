@@ -1,4 +1,4 @@
-"""Making the agent's file: one executable archive (pex) for each architecture, and their manifest.
+"""Making builds: one executable archive (pex) for each architecture, and their manifest.
 
 The same sources give the same bytes whatever the folder, user, umask and time zone: every input is pinned,
 every time is fixed, every name is sorted. Native parts come as wheels of that architecture and are checked.
@@ -20,16 +20,14 @@ from runtime.artifacts.children import last_lines, run
 from runtime.artifacts.elf import ElfError, NativePart, native_parts
 from runtime.artifacts.errors import BuildError
 from runtime.artifacts.packed import unpinned
-from runtime.artifacts.publish import OURS
+from runtime.artifacts.recipe import AGENT, Recipe
 from runtime.artifacts.source import Source, read_source
-from runtime.artifacts.wheels import PLATFORMS, PYTHONS, cache_folder, locked_names, wheels_for
+from runtime.artifacts.wheels import PLATFORMS, cache_folder, locked_names, wheels_for
 from runtime.protocol import PROTOCOL
 from runtime.protocol.manifest import FILE_NAME, BuildFile, Manifest, checksums, pieces
 
 PEX_VERSION = "2.105.2"
 """Its start code becomes part of the file, so another release gives other bytes."""
-
-ENTRY_POINT = "runtime.agent.main:main"
 
 DEADLINE_S = 600.0
 """For each call of pex."""
@@ -37,14 +35,16 @@ DEADLINE_S = 600.0
 Progress = Callable[[str], None]
 
 
-def build(root: Path, out: Path, arches: Sequence[str], *, allow_dirty: bool, progress: Progress) -> Manifest:
-    """Build the agent for ``arches`` into ``out``, and return the manifest written there.
+def build(
+    root: Path, out: Path, arches: Sequence[str], *, allow_dirty: bool, progress: Progress, recipe: Recipe = AGENT
+) -> Manifest:
+    """Build what ``recipe`` says for ``arches`` into ``out``, and return the manifest written there.
 
     Everything is built and checked before the first file appears in ``out``; the manifest comes last, and
     files that it does not name go after it. Raises BuildError; ``out`` is then as before.
     """
     _check_pex()
-    source = read_source(root)
+    source = read_source(root, recipe)
     if source.changes and not allow_dirty:
         shown = "\n".join(f"  {line}" for line in source.changes[:10])
         more = f"\n  and {len(source.changes) - 10} more" if len(source.changes) > 10 else ""
@@ -58,7 +58,7 @@ def build(root: Path, out: Path, arches: Sequence[str], *, allow_dirty: bool, pr
         with tempfile.TemporaryDirectory(dir=out, prefix=folders.SCRATCH) as scratch:
             manifest = _into(out, source, arches, Path(scratch), progress)
         kept = {entry.file for entry in manifest.builds.values()}
-        for old in out.glob(OURS):
+        for old in out.glob(f"{recipe.prefix}*"):
             if old.name not in kept:
                 old.unlink(missing_ok=True)
     for arch, entry in manifest.builds.items():
@@ -69,7 +69,7 @@ def build(root: Path, out: Path, arches: Sequence[str], *, allow_dirty: bool, pr
 def _into(out: Path, source: Source, arches: Sequence[str], scratch: Path, progress: Progress) -> Manifest:
     stage = _stage(source, scratch / "source")
     made = {arch: _one(source, arch, stage, scratch, progress) for arch in arches}
-    builds = {arch: _describe(arch, path) for arch, path in made.items()}
+    builds = {arch: _describe(source.recipe, arch, path) for arch, path in made.items()}
     manifest = Manifest(
         source.build.version,
         source.build.commit,
@@ -103,7 +103,7 @@ def _check_pex() -> None:
 
 
 def _contents(source: Source) -> dict[str, bytes]:
-    """Path in the archive -> content: the agent's own code and its stamp."""
+    """Path in the archive -> content: our own code and its stamp."""
     stamp = {
         "version": source.build.version,
         "commit": source.build.commit,
@@ -125,19 +125,20 @@ def _stage(source: Source, stage: Path) -> Path:
 
 
 def _one(source: Source, arch: str, stage: Path, scratch: Path, progress: Progress) -> Path:
-    wheels = wheels_for(arch, progress, source.lock)
+    wheels = wheels_for(arch, progress, source.lock, source.recipe.pythons)
     progress(f"{arch}: packing {len(source.files)} files and {len(wheels)} wheels")
     target = scratch / f"{arch}.pex"
     _pack(source, arch, stage, wheels, target)
-    planted = unpinned(target, wheels, _contents(source))
+    planted = unpinned(target, wheels, _contents(source), whole=source.recipe.whole_wheels)
     if planted is not None:
         progress(f"{arch}: {_pex_root()} was altered ({planted}); removing it and packing again")
         shutil.rmtree(_pex_root(), ignore_errors=True)
         _pack(source, arch, stage, wheels, target)
-        planted = unpinned(target, wheels, _contents(source))
+        planted = unpinned(target, wheels, _contents(source), whole=source.recipe.whole_wheels)
     if planted is not None:
         raise BuildError(f"{planted} in the {arch} build is not what the sources and the pinned wheels have there")
-    _put_launcher(target, source.launcher)
+    if source.launcher:
+        _put_launcher(target, source.launcher)
     progress(f"{arch}: {len(check_machines(arch, target))} native files, all for {arch}")
     target.chmod(0o755)
     return target
@@ -148,10 +149,16 @@ def _pack(source: Source, arch: str, stage: Path, wheels: Sequence[Path], target
     command = [sys.executable, "-m", "pex", *locked_names(source.lock)]
     for wheel in wheels:
         command += ["--pre-resolved-dist", str(wheel)]
-    for python in PYTHONS:
+    for python in source.recipe.pythons:
         tag = python.replace(".", "")
         command += ["--platform", f"{PLATFORMS[arch]}-cp-{tag}-cp{tag}"]
-    command += ["--sources-directory", str(stage), "--entry-point", ENTRY_POINT, "--venv"]
+    command += [
+        "--sources-directory",
+        str(stage),
+        "--entry-point",
+        source.recipe.entry_point,
+        *source.recipe.pex_options,
+    ]
     command += ["--python-shebang", "/usr/bin/env python3", "--no-emit-warnings"]
     command += ["--pex-root", str(_pex_root()), "--output-file", str(target)]
     # Nothing of this user's environment: pex writes the cache folder that it would use into the file.
@@ -189,7 +196,7 @@ def check_machines(arch: str, path: Path) -> list[NativePart]:
     return parts
 
 
-def _describe(arch: str, path: Path) -> BuildFile:
+def _describe(recipe: Recipe, arch: str, path: Path) -> BuildFile:
     with path.open("rb") as opened:
         sums = checksums(pieces(opened))
-    return BuildFile(f"heterofleet-agent-{arch}-{sums.sha256[:8]}", sums.size, sums.md5, sums.sha256)
+    return BuildFile(f"{recipe.prefix}{arch}-{sums.sha256[:8]}", sums.size, sums.md5, sums.sha256)

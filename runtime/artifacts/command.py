@@ -28,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 DIST = Path("dist/agent")
+SERVER_DIST = Path("dist/server")
 
 
 def _say(text: str) -> None:
@@ -105,7 +106,12 @@ def artifacts() -> None:
 @artifacts.command()
 @click.option("--allow-dirty", is_flag=True, help="Build although the tree differs from its commit; marked dirty.")
 @click.option(
-    "--out", type=FOLDER, help="Folder of the builds and their manifest.  [default: dist/agent in the checkout]"
+    "--server", is_flag=True, help="The control plane's files instead of the agent's: see roles/control_plane."
+)
+@click.option(
+    "--out",
+    type=FOLDER,
+    help="Folder of the builds and their manifest.  [default: dist/agent, or dist/server, in the checkout]",
 )
 @click.option(
     "--arch",
@@ -115,17 +121,19 @@ def artifacts() -> None:
     help="Only this architecture; repeat it for more.  [default: all]",
 )
 @_ends_with_words
-def build(allow_dirty: bool, out: Path | None, arches: tuple[str, ...]) -> None:
-    """Make the agent's executable file for each architecture.
+def build(allow_dirty: bool, server: bool, out: Path | None, arches: tuple[str, ...]) -> None:
+    """Make the agent's executable file for each architecture, or the control plane's.
 
     The same commit gives the same bytes everywhere. Wheels are fetched once and kept in the cache folder.
     """
-    from runtime.artifacts.build import build as build_agent
+    from runtime.artifacts.build import build as build_all
+    from runtime.artifacts.recipe import AGENT, SERVER
     from runtime.artifacts.source import checkout_root
 
     root = checkout_root()
     wanted = sorted(set(arches)) or list(ARCHITECTURES)
-    build_agent(root, out or root / DIST, wanted, allow_dirty=allow_dirty, progress=_say)
+    recipe, folder = (SERVER, SERVER_DIST) if server else (AGENT, DIST)
+    build_all(root, out or root / folder, wanted, allow_dirty=allow_dirty, progress=_say, recipe=recipe)
 
 
 @artifacts.command("list")

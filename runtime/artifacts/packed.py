@@ -15,17 +15,21 @@ OF_PEX = re.compile(
 """What pex itself writes into such a folder."""
 
 
-def unpinned(packed: Path, wheels: Sequence[Path], sources: Mapping[str, bytes]) -> str | None:
+def unpinned(packed: Path, wheels: Sequence[Path], sources: Mapping[str, bytes], *, whole: bool = False) -> str | None:
     """The first file in ``packed`` that is neither of ``wheels`` nor of ``sources``, or that is missing; None: none.
 
-    ``sources``: path in the archive -> content. pex's own start code is not looked at.
+    ``sources``: path in the archive -> content. ``whole``: wheels lie in it as they are. pex's own start code is not
+    looked at.
     """
     with zipfile.ZipFile(packed) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
-        ours = {name for name in names if name.startswith("runtime/")}
+        tops = tuple({f"{name.partition('/')[0]}/" for name in (*sources, "runtime/")})
+        ours = {name for name in names if name.startswith(tops)}
         for name in sorted(ours | set(sources)):
             if name not in sources or name not in ours or archive.read(name) != sources[name]:
                 return name
+        if whole:
+            return _other_wheel(archive, names, wheels)
         known: set[str] = set()
         for wheel in wheels:
             prefix = f"{DEPS}{wheel.name}/"
@@ -40,4 +44,13 @@ def unpinned(packed: Path, wheels: Sequence[Path], sources: Mapping[str, bytes])
             _, folder, inside = name.split("/", 2)
             if folder not in {wheel.name for wheel in wheels} or not OF_PEX.fullmatch(inside):
                 return name
+    return None
+
+
+def _other_wheel(archive: zipfile.ZipFile, names: set[str], wheels: Sequence[Path]) -> str | None:
+    """The first wheel that is missing, changed or not ours."""
+    ours = {f"{DEPS}{wheel.name}": wheel for wheel in wheels}
+    for name in sorted(set(ours) | {name for name in names if name.startswith(DEPS)}):
+        if name not in ours or name not in names or archive.read(name) != ours[name].read_bytes():
+            return name
     return None

@@ -10,19 +10,17 @@ import configparser
 import filecmp
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from runtime.artifacts.children import last_lines, run
 from runtime.artifacts.errors import BuildError
+from runtime.artifacts.recipe import AGENT, Recipe
 from runtime.protocol.build import Build
 
-AGENT_PATHS = ("runtime/__init__.py", "runtime/protocol", "runtime/agent")
-"""What of the tree goes into the agent's file."""
 LAUNCHER = "runtime/artifacts/launcher.sh"
-LOCK = "runtime/artifacts/agent-requirements.txt"
 SETUP = "setup.cfg"
 
 DEADLINE_S = 60.0
@@ -33,8 +31,8 @@ DEADLINE_S = 60.0
 class Source:
     """A checkout. ``changes`` are the paths that differ from the commit, as git names them.
 
-    ``files``: path -> content of what goes into the agent's file; ``launcher`` and ``lock``: what it is made with.
-    ``epoch``: the commit's time in seconds.
+    ``files``: path -> content of what goes into the build; ``launcher`` (empty: none) and ``lock``: what it is made
+    with. ``epoch``: the commit's time in seconds.
     """
 
     build: Build
@@ -43,6 +41,7 @@ class Source:
     files: dict[str, bytes]
     launcher: bytes
     lock: str
+    recipe: Recipe = AGENT
 
 
 def checkout_root(start: Path | None = None) -> Path:
@@ -73,8 +72,11 @@ def checkout_root(start: Path | None = None) -> Path:
     return root
 
 
-def read_source(root: Path) -> Source:
-    """Look at the checkout in ``root``. Raises BuildError: no git, no commit of its own, no version."""
+def read_source(root: Path, recipe: Recipe = AGENT) -> Source:
+    """Look at the checkout in ``root`` for what ``recipe`` takes of it.
+
+    Raises BuildError: no git, no commit of its own, no version.
+    """
     git = functools.partial(_git, root)
     top = git("rev-parse", "--show-toplevel").decode().rstrip("\n")
     if Path(top).resolve() != root.resolve():
@@ -82,25 +84,27 @@ def read_source(root: Path) -> Source:
     commit, seconds = git("show", "--no-patch", "--format=%H %ct", "HEAD").decode().split()
     status = git("status", "--porcelain=v1", "-z", "--untracked-files=all", "--ignore-submodules=none")
     changes = tuple(_changes(status.decode("utf-8", "replace")))
+    beside = [recipe.lock, SETUP, *([recipe.launcher] if recipe.launcher else [])]
     if changes:
-        listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *AGENT_PATHS)
+        listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *recipe.paths)
         names = sorted({name for name in listed.decode().split("\0") if name and os.path.lexists(root / name)})
-        contents = {name: _on_disk(root, name) for name in [*names, LAUNCHER, LOCK, SETUP]}
+        contents = {name: _on_disk(root, name) for name in [*names, *beside]}
     else:
-        contents = _committed(root, commit)
-    files = {name: content for name, content in sorted(contents.items()) if name.startswith(AGENT_PATHS)}
-    if not any(name.startswith("runtime/agent/") for name in files):
-        raise BuildError(f"{root} has no runtime/agent: nothing to build")
+        contents = _committed(root, commit, [*recipe.paths, *beside])
+    files = {name: content for name, content in sorted(contents.items()) if name.startswith(recipe.paths)}
+    if not any(name.startswith(recipe.heart) for name in files):
+        raise BuildError(f"{root} has no {recipe.heart.rstrip('/')}: nothing to build")
     epoch = int(seconds)
     built_at = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         config = configparser.ConfigParser()
         config.read_string(contents[SETUP].decode())
         version = config["metadata"]["version"].strip()
-        launcher, lock = contents[LAUNCHER], contents[LOCK].decode()
+        launcher = contents[recipe.launcher] if recipe.launcher else b""
+        lock = contents[recipe.lock].decode()
     except (KeyError, configparser.Error, UnicodeDecodeError) as error:
         raise BuildError(f"{root} is not whole: {error}") from error
-    return Source(Build(version, commit[:12], built_at, bool(changes)), epoch, changes, files, launcher, lock)
+    return Source(Build(version, commit[:12], built_at, bool(changes)), epoch, changes, files, launcher, lock, recipe)
 
 
 def _changes(status: str) -> Iterator[str]:
@@ -124,9 +128,9 @@ def _on_disk(root: Path, name: str) -> bytes:
         raise BuildError(f"{path}: {error.strerror}") from error
 
 
-def _committed(root: Path, commit: str) -> dict[str, bytes]:
+def _committed(root: Path, commit: str, wanted: Sequence[str]) -> dict[str, bytes]:
     """Path -> content of what a build needs, in ``commit``."""
-    listed = _git(root, "ls-tree", "-r", "-z", commit, "--", *AGENT_PATHS, LAUNCHER, LOCK, SETUP).decode()
+    listed = _git(root, "ls-tree", "-r", "-z", commit, "--", *wanted).decode()
     blobs = {}
     for entry in filter(None, listed.split("\0")):
         about, _, name = entry.partition("\t")

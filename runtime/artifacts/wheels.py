@@ -1,7 +1,7 @@
-"""The wheels that go into the agent's file: pinned with hashes, kept in a cache, fetched only when missing.
+"""The wheels that go into builds: pinned with hashes, kept in a cache, fetched only when missing.
 
-The pins are ``agent-requirements.txt`` beside this module; ``python -m runtime.artifacts.wheels`` writes it
-anew from the newest releases that every supported Python takes.
+The pins are ``agent-requirements.txt`` and ``server-requirements.txt`` beside this module; ``python -m
+runtime.artifacts.wheels [agent|server]`` writes one anew from the newest releases that every supported Python takes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from runtime.artifacts.children import last_lines, run
 from runtime.artifacts.errors import BuildError
+from runtime.artifacts.recipe import AGENT, SERVER, Recipe
 
 LOCK = Path(__file__).with_name("agent-requirements.txt")
-PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+PYTHONS = AGENT.pythons
 """The interpreters that one agent file runs on."""
 
 PLATFORMS = {"amd64": "manylinux2014_x86_64", "arm64": "manylinux2014_aarch64"}
@@ -35,8 +36,8 @@ _PURE = frozenset({"charset-normalizer"})
 """Distributions whose compiled wheels are not worth their size here; their plain one is pinned."""
 
 _HEADER = """\
-# What goes into the agent's file beside its own code, one release for every supported Python.
-# Written by `python -m runtime.artifacts.wheels`; never by hand.
+# What goes into the {name}'s file beside its own code, one release for every supported Python.
+# Written by `python -m runtime.artifacts.wheels{word}`; never by hand.
 """
 
 
@@ -48,7 +49,7 @@ def cache_folder() -> Path:
 
 def locked_names(lock: str) -> list[str]:
     """``name==version`` of each pin."""
-    return re.findall(r"^([A-Za-z0-9._-]+==\S+)", lock, re.MULTILINE)
+    return re.findall(r"^([A-Za-z0-9._\[\]-]+==\S+)", lock, re.MULTILINE)
 
 
 def locked_hashes(lock: str) -> set[str]:
@@ -56,7 +57,7 @@ def locked_hashes(lock: str) -> set[str]:
     return set(re.findall(r"--hash=sha256:([0-9a-f]{64})", lock))
 
 
-def wheels_for(arch: str, progress: Callable[[str], None], lock: str) -> list[Path]:
+def wheels_for(arch: str, progress: Callable[[str], None], lock: str, pythons: Sequence[str] = PYTHONS) -> list[Path]:
     """The wheels of one architecture that the text ``lock`` pins, sorted by name; from the cache where it is whole.
 
     What lies in the cache and is not what the lock pins is not used: the wheels are fetched again. Raises BuildError
@@ -70,8 +71,8 @@ def wheels_for(arch: str, progress: Callable[[str], None], lock: str) -> list[Pa
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             pins = Path(scratch) / "pins.txt"
             pins.write_text(lock, "utf-8")
-            for number, python in enumerate(PYTHONS, 1):
-                progress(f"{arch}: wheels for Python {python} ({number} of {len(PYTHONS)})")
+            for number, python in enumerate(pythons, 1):
+                progress(f"{arch}: wheels for Python {python} ({number} of {len(pythons)})")
                 _pip_download(Path(scratch), arch, python, ["--require-hashes", "-r", str(pins)])
             _publish(Path(scratch), folder, lock)
         fault = _fault(folder, lock)
@@ -128,21 +129,22 @@ def _pip_download(into: Path, arch: str, python: str, what: Iterable[str], platf
         raise BuildError(f"pip could not fetch the {arch} wheels for Python {python}:\n{said}")
 
 
-def write_lock(setup_cfg: Path, progress: Callable[[str], None], lock_file: Path = LOCK) -> None:
-    """Resolve the ``agent`` extra for the oldest Python, and pin the wheels of every Python and architecture."""
+def write_lock(setup_cfg: Path, progress: Callable[[str], None], recipe: Recipe = AGENT) -> None:
+    """Resolve the recipe's extra for the oldest Python, and pin the wheels of every Python and architecture."""
     config = configparser.ConfigParser()
     config.read_string(setup_cfg.read_text("utf-8"))
-    wanted = config["options.extras_require"]["agent"].split()
+    wanted = config["options.extras_require"][recipe.extra].split()
+    oldest = recipe.pythons[0]
     hashes: dict[str, set[str]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        progress(f"resolving {', '.join(wanted)} for Python {PYTHONS[0]}")
-        _pip_download(Path(scratch), "amd64", PYTHONS[0], wanted)
+        progress(f"resolving {', '.join(wanted)} for Python {oldest}")
+        _pip_download(Path(scratch), "arm64", oldest, wanted)  # of the two it has fewer wheels
         pins = sorted(_pin(wheel) for wheel in Path(scratch).glob("*.whl"))
     plain = [pin for pin in pins if pin.partition("==")[0] in _PURE]
     native = [pin for pin in pins if pin not in plain]
     with tempfile.TemporaryDirectory() as scratch:
         for arch in PLATFORMS:
-            for python in PYTHONS:
+            for python in recipe.pythons:
                 progress(f"{arch}, Python {python}")
                 _pip_download(Path(scratch), arch, python, ["--no-deps", *native])
                 _pip_download(Path(scratch), arch, python, ["--no-deps", *plain], platform="any")
@@ -151,7 +153,9 @@ def write_lock(setup_cfg: Path, progress: Callable[[str], None], lock_file: Path
     lines = []
     for pin in sorted(hashes):
         lines.append(" \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in sorted(hashes[pin]))]))
-    lock_file.write_text(_HEADER + "\n".join(lines) + "\n", "utf-8")
+    head = _HEADER.format(name=recipe.name, word="" if recipe is AGENT else f" {recipe.name}")
+    lock_file = Path(__file__).with_name(Path(recipe.lock).name)
+    lock_file.write_text(head + "\n".join(lines) + "\n", "utf-8")
 
 
 def _pin(wheel: Path) -> str:
@@ -160,4 +164,8 @@ def _pin(wheel: Path) -> str:
 
 
 if __name__ == "__main__":
-    write_lock(Path(__file__).parents[2] / "setup.cfg", lambda line: print(line, file=sys.stderr))  # noqa: T201
+    write_lock(
+        Path(__file__).parents[2] / "setup.cfg",
+        lambda line: print(line, file=sys.stderr),  # noqa: T201
+        SERVER if sys.argv[1:] == ["server"] else AGENT,
+    )

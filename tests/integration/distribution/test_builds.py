@@ -393,7 +393,7 @@ def test_a_planted_native_file_fails_the_listing_verify_and_publish(builds: Path
 def test_a_planted_native_file_fails_the_build(sources: Path, builds: Path, tmp_path: Path, monkeypatch) -> None:
     """A wheel of the other machine that the lock allows: its hash is right, its place is not."""
 
-    def mixed(arch: str, progress: object, lock: str) -> list[Path]:
+    def mixed(arch: str, progress: object, lock: str, *_pythons: object) -> list[Path]:
         found = wheels.wheels_for(arch, print, lock)
         other = wheels.wheels_for("amd64", print, lock)
         psutil = next(path for path in other if path.name.startswith("psutil"))
