@@ -1,0 +1,190 @@
+"""Decisions of a roll-out: whether the control plane confirms a node, whether the next wave begins, what to tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+WELL = ("changed", "unchanged")
+"""Results of hosts that are as wanted."""
+SHOWN = 5
+"""So many names in a sentence."""
+
+Facts = Mapping[str, Any]
+
+
+def before(node: Facts) -> dict[str, Any]:
+    """What must not get worse, of a node as the control plane shows it; of one that it does not know: nothing."""
+    return {
+        "run": node.get("run") or 0,
+        "instance": node.get("instance_id") or "",
+        "docker": bool((node.get("docker") or {}).get("available")),
+        "cards": _well_cards(node),
+        "warnings": [one["code"] for one in node.get("warnings") or ()],
+    }
+
+
+def missing(seen: Facts, was: Facts, release: str) -> list[str]:
+    """Why the control plane does not confirm that the node runs ``release`` and is as well as it was; [] when it does.
+
+    ``seen``: its answer to the question for the node. An agent that was started after the change has a higher run, or
+    is another instance: no clock is compared.
+    """
+    node = seen.get("json") or {}
+    if seen.get("status") != 200:
+        return [f"it answers {node.get('detail') or seen.get('msg') or 'nothing'}"]
+    found = []
+    agent = node.get("agent") or {}
+    runs = f"{agent.get('version')}-{agent.get('commit')}{'-dirty' if agent.get('dirty') else ''}"
+    wanted = re.sub(r"-[0-9a-f]{8}$", "", release)
+    if node.get("state") != "online":
+        found.append(f"the node is {node.get('state')}")
+    if runs != wanted:
+        found.append(f"it hears {runs}, wanted {wanted}")
+    if was.get("instance") and node.get("instance_id") == was["instance"] and (node.get("run") or 0) <= was["run"]:
+        found.append("it has heard nothing of an agent that was started after the change")
+    sick = [card for card in was.get("cards") or () if card not in _well_cards(node)]
+    if sick:
+        found.append(f"cards that were well are not: {_some(sick)}")
+    if was.get("docker") and not (node.get("docker") or {}).get("available"):
+        found.append("Docker was available and is not")
+    if was.get("run"):
+        found += [one["detail"] for one in node.get("warnings") or () if one["code"] not in was["warnings"]]
+    return found
+
+
+def begin_wave(
+    facts: Sequence[Facts], batch: Iterable[str], nodes: Sequence[Facts] | None, stop: bool
+) -> dict[str, Any]:
+    """The number of the wave that is to begin, why it does not ("" when it does), and hosts whose confirmation does not
+    hold any more: name -> why.
+
+    ``facts``: of all hosts of the play, see ``facts_of``. ``nodes``: all of the control plane's, None when not asked.
+    """
+    others = [one for one in facts if one["name"] not in set(batch) and one["wave"]]
+    gone = fallen(others, nodes)
+    bad = [one["name"] for one in others if one["name"] in gone or one["outcome"].get("result", "failed") in BAD]
+    reason = f"an earlier wave did not come back well: {_some(bad)}" if bad else ""
+    return {
+        "number": max((one["wave"]["number"] for one in others), default=0) + 1,
+        "stop": "a stop was asked for" if stop else reason,
+        "gone": gone,
+    }
+
+
+BAD = ("failed", "restored")
+
+
+def fallen(facts: Iterable[Facts], nodes: Sequence[Facts] | None) -> dict[str, str]:
+    """Hosts that were confirmed, and are not heard now, or whose agent was started again since: name -> why."""
+    if nodes is None:
+        return {}
+    known = {node["id"]: node for node in nodes}
+    found = {}
+    for one in facts:
+        said = one["confirmed"]
+        if not said:
+            continue
+        node = known.get(said["node_id"], {})
+        if node.get("state") != "online":
+            found[one["name"]] = f"was confirmed, and is {node.get('state', 'not known')} to the control plane now"
+        elif node.get("run") != said["run"]:
+            found[one["name"]] = "was confirmed, and its agent has been started again since"
+    return found
+
+
+def facts_of(names: Sequence[str], hosts: Sequence[Facts]) -> list[dict[str, Any]]:
+    """What the role keeps of each host, by plain names."""
+    return [
+        {
+            "name": name,
+            "wave": host.get("agent__wave") or {},
+            "outcome": host.get("agent_outcome") or {},
+            "confirmed": host.get("agent__confirmed") or {},
+            "uncordoned": host.get("agent__uncordoned") or {},
+            "cordon": host.get("agent__cordon") or {},
+        }
+        for name, host in zip(names, hosts)
+    ]
+
+
+def summary(facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str) -> dict[str, Any]:
+    """``text``: a table for people; ``bad``: names of hosts that are not as wanted; ``rows`` the same as data."""
+    gone: dict[str, str] = fallen(facts, nodes)
+    for one in facts:
+        gone.update(one["wave"].get("gone") or {})
+    rows = [_row(one, gone.get(one["name"], "")) for one in facts]
+    bad = [row["host"] for row in rows if row["result"] not in WELL]
+    counts = {
+        result: sum(row["result"] == result for row in rows) for result in dict.fromkeys(row["result"] for row in rows)
+    }
+    lines = [f"{run}: " + ", ".join(f"{count} {result}" for result, count in counts.items())]
+    lines += _table(rows) + _waves(rows)
+    return {"text": "\n".join(lines), "bad": bad, "rows": rows}
+
+
+def _row(one: Facts, gone: str) -> dict[str, Any]:
+    said = one["outcome"]
+    if gone:
+        result, reason = "failed", gone
+    elif said:
+        result, reason = said.get("result", "failed"), said.get("reason") or ""
+    elif one["wave"] and not one["wave"]["stop"]:
+        result, reason = "failed", "ended in the middle of its change (unreachable?); the next run goes on from there"
+    else:
+        result, reason = "skipped", "its turn did not come: unreachable, or refused before"
+    cordon, lifted = one["cordon"], one["uncordoned"].get("status")
+    if cordon and lifted not in (200, 404, 409):
+        reason = f"{reason}; stays cordoned ({cordon['reason']}) until a run finds it well".lstrip("; ")
+    return {
+        "host": one["name"],
+        "result": result,
+        "from": said.get("from") or "",
+        "to": said.get("to") or "",
+        "reason": " ".join(str(reason).split()),
+        "wave": one["wave"].get("number", 0),
+    }
+
+
+def _table(rows: Sequence[Facts]) -> list[str]:
+    columns = ("host", "result", "from", "to", "reason")
+    heads = {column: column.upper() for column in columns}
+    widths = {column: max(len(row[column]) for row in (heads, *rows)) for column in columns}
+    return ["  ".join(row[column].ljust(widths[column]) for column in columns).rstrip() for row in (heads, *rows)]
+
+
+def _waves(rows: Sequence[Facts]) -> list[str]:
+    waves = sorted({row["wave"] for row in rows if row["wave"]})
+    open_ones = [wave for wave in waves if any(row["wave"] == wave and row["result"] not in WELL for row in rows)]
+    if len(waves) < 2:
+        return []
+    done = f"waves: {len(waves) - len(open_ones)} of {len(waves)} done"
+    return [
+        f"{done}; left: {', '.join(map(str, open_ones))} (run it again when what stopped it is put right)"
+        if open_ones
+        else done
+    ]
+
+
+def _well_cards(node: Facts) -> list[str]:
+    return [card["uuid"] for card in node.get("gpus") or () if card.get("health") == "ok"]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> dict[str, Any]:
+        return {
+            "agent_before": before,
+            "agent_missing": missing,
+            "agent_begin_wave": begin_wave,
+            "agent_facts_of": facts_of,
+            "agent_fallen": fallen,
+            "agent_summary": summary,
+        }
