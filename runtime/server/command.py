@@ -17,6 +17,7 @@ import click
 from runtime.protocol import settings as rules
 from runtime.protocol import times
 from runtime.server.command_line import checked, fail, loaded_settings, open_database, table, warn, with_settings
+from runtime.server.copy_command import backup, migrate, restore
 from runtime.server.exit_codes import EXIT_FAULT
 from runtime.server.restore_command import accept_restore
 from runtime.server.settings import key_warnings, with_keys
@@ -52,17 +53,6 @@ def run(verbose: int, config: Path | None, **overrides: str | None) -> NoReturn:
         click.echo(f"dev mode: system key {settings.api_key}")
         sys.stdout.flush()
     sys.exit(Process(parts).run())
-
-
-@server.command()
-@with_settings
-def migrate(config: Path | None, **overrides: str | None) -> None:
-    """Bring the database to this release's schema."""
-    from runtime.server.store.migrate import head
-
-    db = open_database(loaded_settings(config, overrides).settings)
-    db.close()
-    click.echo(f"The database is at schema {head()}.")
 
 
 @server.command("config")
@@ -143,4 +133,5 @@ def revoke_token(name: str, config: Path | None, **overrides: str | None) -> Non
     click.echo(f"Token {name!r} is revoked.")
 
 
-server.add_command(accept_restore)
+for _command in (migrate, backup, restore, accept_restore):
+    server.add_command(_command)

@@ -53,6 +53,7 @@ class ServerSettings:
     doorbell_listen: Listen = "0.0.0.0:3334"
     mirror_listen: Optional[Listen] = None
     public_url: Optional[Annotated[str, Text(pattern=r"https?://[A-Za-z0-9.:\[\]-]+")]] = None
+    doorbell_url: Optional[Annotated[str, Text(pattern=r"https?://[A-Za-z0-9.:\[\]-]+")]] = None
     trusted_proxies: Annotated[list[str], Items(0, 100)] = field(default_factory=list)
     api_key: Optional[str] = field(default=None, metadata=rules.SECRET, repr=False)
     api_key_file: Optional[str] = None

@@ -35,4 +35,6 @@ def _doorbell(listen: str, public_url: str | None, host: str) -> str | None:
 
 def doorbell_url(settings: ServerSettings, host: str) -> str | None:
     """The doorbell's address for a client that reached us as ``host``; None when it is off."""
+    if settings.doorbell_url and settings.doorbell_listen:
+        return f"{settings.doorbell_url}{routes.DOORBELL}"
     return _doorbell(settings.doorbell_listen, settings.public_url, host)

@@ -60,6 +60,11 @@ def head() -> str:
     return revision
 
 
+def known_schemas() -> set[str]:
+    """Every schema that this release can begin from."""
+    return {script.revision for script in _scripts().walk_revisions()}
+
+
 def _scripts() -> ScriptDirectory:
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
@@ -71,7 +76,7 @@ def _upgrade(connection: sa.Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
     current = MigrationContext.configure(connection).get_current_revision()
-    if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
+    if current is not None and current not in known_schemas():
         raise _newer(connection, current)
 
     def steps(revision: str, _context: MigrationContext) -> list[RevisionStep]:
