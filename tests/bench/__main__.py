@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tests.bench.measure import Figure
 
-NAMES = ("heartbeat", "start", "rest", "reconcile", "memory")
+NAMES = ("heartbeat", "start", "rest", "reconcile", "memory", "deploy")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
