@@ -1,4 +1,4 @@
-"""All tests in four lanes side by side, and the fuzz of parsers in what they leave of the processor: on two cores most
+"""All tests in five lanes side by side, and the fuzz of parsers in what they leave of the processor: on two cores most
 of the time of the fleet's tests is waiting.
 
 Each lane is one pytest session on nodes and ports of its own (``HF_LAB_NODES``, ``HF_LAB_PORT``), so that none
@@ -44,7 +44,8 @@ LIFE = (
     "tests/integration/restore",
     "tests/integration/sleep",
 )
-NODES = 10
+ROLES = ("tests/e2e/roles",)
+NODES = 13
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def started(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str
 
 
 LANES = (
-    Lane("fleet", FLEET, "1,2,3", 3333),
+    Lane("fleet", (*FLEET, *(f"--ignore={path}" for path in ROLES)), "1,2,3", 3333),
     Lane(
         "parts",
         ("tests/unit", "tests/fuzz", "tests/integration", *(f"--ignore={path}" for path in FLEET + FAULTS + LIFE)),
@@ -95,6 +96,7 @@ LANES = (
     ),
     Lane("faults", FAULTS, "6,7,8", 3533),
     Lane("life", LIFE, "9,10", 3633),
+    Lane("roles", ROLES, "11,12,13", 3733),
     Aside("fuzz", ("-m", "tests.fuzz", "--seconds", "20", "--again")),
 )
 REASON = re.compile(r"E   +\S")
