@@ -167,7 +167,9 @@ def engine(host):
         said = get(path, "/version")
         return {"state": "answers", "at": path, "version": said["Version"], "root": get(path, "/info")["DockerRootDir"]}
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        is_there = host or Path(path).exists() or shutil.which("dockerd")
+        # Where nobody listens, the socket is what another engine left.
+        listens = Path(path).exists() and not isinstance(error, ConnectionRefusedError)
+        is_there = host or listens or shutil.which("dockerd")
         return {"state": "silent" if is_there else "missing", "at": path, "why": str(error) or type(error).__name__}
 
 

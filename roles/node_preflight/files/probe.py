@@ -9,6 +9,8 @@ from typing import Any, Optional
 
 LINE = re.compile(r"^heterofleet-(python|found|uid|path)[ \t]?(.*?)[ \t\r]*$", re.MULTILINE)
 TROUBLE_LIMIT = 300
+BEGINNINGS = ("Task failed: ", "Action failed: ", "Failed to connect to the host via ssh: ")
+"""What Ansible puts before the words that tell something."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ def read_probe(result: Mapping[str, Any]) -> Probe:
     """From what Ansible registered."""
     said = dict(LINE.findall(str(result.get("stdout") or "")))
     words = " ".join(str(result.get("msg") or result.get("stderr") or result.get("stdout") or "").split())
+    for beginning in BEGINNINGS:
+        words = words.removeprefix(beginning)
     return Probe(
         unreachable=bool(result.get("unreachable")),
         answered="uid" in said,
