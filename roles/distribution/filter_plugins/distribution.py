@@ -117,8 +117,10 @@ def node_differs(found: Row | None, trouble: str | None, manifest: Row, register
     """
     if found is None:
         return trouble or "does not answer"
+    if found.get("refused"):
+        return str(found["refused"])
     if not found.get("release"):
-        return f"no agent is installed{_because(found)}"
+        return "no agent is installed"
     arch = found.get("arch")
     wanted = manifest["builds"].get(arch)
     if wanted is None:
@@ -142,8 +144,8 @@ def _of_the_file(found: Row, wanted: Row, manifest: Row, arch: str) -> Iterable[
         yield f"the file of {release} is another one: {there}"
     elif not sums:
         yield f"the file of {release} cannot be read"
-    if found.get("whole") is False:
-        yield f"the installation is not whole{_because(found)}"
+    elif found.get("whole") is False:
+        yield f"the installation of {release} is not whole"
 
 
 def _of_the_service(found: Row) -> Iterable[str]:
@@ -169,13 +171,6 @@ def _of_the_server(found: Row, manifest: Row, registered: Mapping[str, Row]) -> 
     wanted = f"{manifest['version']}/{manifest['commit']}{'-dirty' if manifest['dirty'] else ''}"
     if heard != wanted:
         yield f"the control plane hears {heard}, wanted {wanted}"
-
-
-def _because(found: Row) -> str:
-    reason = found.get("reason") or found.get("why") or found.get("problem")
-    if isinstance(reason, (list, tuple)):
-        reason = ", ".join(str(one) for one in reason)
-    return f" ({reason})" if reason else ""
 
 
 def nodes_table(differs: Mapping[str, str], hosts: Sequence[str], release: str) -> str:
