@@ -1,7 +1,7 @@
 """``heterofleet``: the operator's command line.
 
-Everything but the mounted groups talks HTTP only. ``server`` and ``artifacts`` belong to other packages with
-heavier needs; they are imported when they are called, and not to list a node.
+Everything but the mounted groups talks HTTP only. ``server``, ``artifacts`` and ``fleet`` belong to other packages
+with heavier needs; they are imported when they are called, and not to list a node.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from runtime.protocol.build import this_build
 MOUNTED = {
     "server": ("runtime.server.command", "server", "Run and look after the control plane on this machine."),
     "artifacts": ("runtime.artifacts.command", "artifacts", "Build and verify the agent's builds."),
+    "fleet": ("runtime.fleet.command", "fleet", "Bring agents to many nodes, by Ansible."),
 }
 """Command -> module, attribute, help. Each has an extra of its name."""
 

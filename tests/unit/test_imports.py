@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "server": ({"server", "protocol", *(f"artifacts.{name}" for name in SHARED_WITH_SERVER)}, SERVER_LIBRARIES),
     "cli": ({"cli", "protocol"}, CLI_LIBRARIES),
     "artifacts": ({"artifacts", "protocol"}, {*CLI_LIBRARIES, "pex", "jinja2"}),
-    "fleet": ({"fleet", "protocol"}, {*CLI_LIBRARIES, "ansible_runner"}),
+    "fleet": ({"fleet", "cli", "protocol"}, {*CLI_LIBRARIES, "ansible_runner"}),
 }
 """Room -> the rooms (or single modules) of ours, and the libraries, that its modules may import."""
 
