@@ -37,7 +37,7 @@ def missing(seen: Facts, was: Facts, release: str) -> list[str]:
     found = []
     agent = node.get("agent") or {}
     runs = f"{agent.get('version')}-{agent.get('commit')}{'-dirty' if agent.get('dirty') else ''}"
-    wanted = re.sub(r"-[0-9a-f]{8}$", "", release)
+    wanted = _build(release)
     if node.get("state") != "online":
         found.append(f"the node is {node.get('state')}")
     if runs != wanted:
@@ -115,12 +115,10 @@ def summary(facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str) -> 
     for one in facts:
         gone.update(one["wave"].get("gone") or {})
     rows = [_row(one, gone.get(one["name"], "")) for one in facts]
+    results = [row["result"] for row in rows]
+    counts = ", ".join(f"{results.count(result)} {result}" for result in dict.fromkeys(results))
+    lines = [f"{run}: {counts or 'no host'}", *_table(rows), *_waves(rows), *_in_full(rows)]
     bad = [row["host"] for row in rows if row["result"] not in WELL]
-    counts = {
-        result: sum(row["result"] == result for row in rows) for result in dict.fromkeys(row["result"] for row in rows)
-    }
-    lines = [f"{run}: " + ", ".join(f"{count} {result}" for result, count in counts.items())]
-    lines += _table(rows) + _waves(rows)
     return {"text": "\n".join(lines), "bad": bad, "rows": rows}
 
 
@@ -142,16 +140,26 @@ def _row(one: Facts, gone: str) -> dict[str, Any]:
         "result": result,
         "from": said.get("from") or "",
         "to": said.get("to") or "",
-        "reason": " ".join(str(reason).split()),
+        "reason": str(reason).strip(),
         "wave": one["wave"].get("number", 0),
     }
 
 
 def _table(rows: Sequence[Facts]) -> list[str]:
     columns = ("host", "result", "from", "to", "reason")
-    heads = {column: column.upper() for column in columns}
-    widths = {column: max(len(row[column]) for row in (heads, *rows)) for column in columns}
-    return ["  ".join(row[column].ljust(widths[column]) for column in columns).rstrip() for row in (heads, *rows)]
+    shown = [{column: column.upper() for column in columns}]
+    shown += [{**row, "reason": row["reason"].partition("\n")[0]} for row in rows]
+    widths = {column: max(len(row[column]) for row in shown) for column in columns}
+    return ["  ".join(row[column].ljust(widths[column]) for column in columns).rstrip() for row in shown]
+
+
+def _in_full(rows: Sequence[Facts]) -> list[str]:
+    """Reasons of more than one line: the end of a journal."""
+    lines = []
+    for row in rows:
+        if "\n" in row["reason"]:
+            lines += [f"{row['host']}:", *(f"    {line}" for line in row["reason"].split("\n"))]
+    return lines
 
 
 def _waves(rows: Sequence[Facts]) -> list[str]:
@@ -171,9 +179,23 @@ def _well_cards(node: Facts) -> list[str]:
     return [card["uuid"] for card in node.get("gpus") or () if card.get("health") == "ok"]
 
 
+def _build(release: str) -> str:
+    """A release folder's name without the checksum: ``<version>-<commit>[-dirty]``."""
+    return re.sub(r"-[0-9a-f]{8}$", "", release)
+
+
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
+
+
+def both_ways(found: Iterable[Facts]) -> list[str]:
+    """Two releases that hosts would change in both directions, going each to the one before; [] when there are none.
+
+    ``found``: what a look found on each host. Other architectures have other checksums, so builds are compared.
+    """
+    moves = {tuple(_build(one.get(key) or "") for key in ("release", "previous")) for one in found}
+    return next((list(move) for move in sorted(moves) if all(move) and move[0] != move[1] and move[::-1] in moves), [])
 
 
 class FilterModule:
@@ -182,6 +204,7 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         return {
             "agent_before": before,
+            "agent_both_ways": both_ways,
             "agent_missing": missing,
             "agent_begin_wave": begin_wave,
             "agent_facts_of": facts_of,
