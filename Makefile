@@ -33,7 +33,7 @@ lint: venv ## ruff, mypy, shellcheck, ansible-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	shellcheck tests/lab/python.sh tests/device/check .ci/run runtime/agent/drivers/process/*.sh
+	shellcheck tests/lab/python.sh tests/device/check .ci/run runtime/agent/drivers/process/*.sh molecule/shared/*.sh
 	$(ANSIBLE) ansible-playbook --syntax-check $(wildcard playbooks/*.yml) >/dev/null
 	$(ANSIBLE) ansible-lint --offline -q
 
@@ -71,7 +71,7 @@ kill-points: lab-up ## the agent killed ROUNDS times at every moment of a task's
 	$(BIN)/python -m tests.faults.kill_points --rounds $(ROUNDS)
 
 molecule: prepare ## all scenarios of molecule/ on lab nodes (long), or those that SCENARIO names
-	@$(ANSIBLE) $(BIN)/python -m tests.lab.scenario run $(SCENARIO)
+	@$(ANSIBLE) $(BIN)/python -m tests.scenarios run $(SCENARIO)
 
 lab-up: prepare
 	@$(BIN)/python -m tests.lab up --nodes 3
