@@ -26,7 +26,7 @@ def looks_secret(name: str) -> bool:
 
 def has_login(value: str) -> bool:
     """Whether an address in it has a password."""
-    return bool(re.search(r"://[^/\s]*:[^/\s]*@", value))
+    return bool(re.search(r"://[^\s@]*:[^\s@]*@", value))
 
 
 def secret_names(environ: Mapping[str, str]) -> list[str]:

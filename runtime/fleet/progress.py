@@ -71,6 +71,7 @@ class Progress:
         self.finished = False
         self.stats: Mapping[str, Any] = {}
         self._serial = set(serial_plays)
+        self._playing = False
         self._batch_at: float | None = None  # a batch was opened, and nothing is done in it yet
         self._not_its_own: Counter[str] = Counter()  # failures that Ansible counts as the host's
 
@@ -112,7 +113,7 @@ class Progress:
             return self._play(str(data.get("name") or data.get("play") or ""), at)
         if kind == "playbook_on_stats":
             return self._end(data, at)
-        if kind == "error":
+        if kind == "error" or (kind == "verbose" and not self._playing):
             self._complain(event)
         if kind.startswith("runner_") and data.get("host"):
             return self._task(kind, data, at)
@@ -120,6 +121,7 @@ class Progress:
 
     def _play(self, name: str, at: float) -> list[Line]:
         lines = self._close_wave(at)
+        self._playing = True
         self._batch_at = at if name in self._serial else None
         return lines
 

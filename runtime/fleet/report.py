@@ -10,10 +10,10 @@ import click
 import yaml
 
 from runtime.cli.errors import MASKER
-from runtime.cli.output import Column, print_table, printable, say
+from runtime.cli.output import Column, print_table, printable
 from runtime.fleet.actions import Action
 from runtime.fleet.record import by_whom, names
-from runtime.fleet.screen import duration
+from runtime.fleet.screen import duration, say
 from runtime.fleet.summary import Row, Summary
 
 UNKNOWN = "-"

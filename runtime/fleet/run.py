@@ -13,7 +13,6 @@ from typing import Any
 
 from runtime.cli.context import Invocation, confirm
 from runtime.cli.errors import MASKER, CliError, ExitCode
-from runtime.cli.output import say
 from runtime.fleet import environ, waves
 from runtime.fleet.actions import Action
 from runtime.fleet.conduct import End, conduct
@@ -24,7 +23,7 @@ from runtime.fleet.job import Order
 from runtime.fleet.progress import Progress
 from runtime.fleet.project import Play, find_project, read_plays
 from runtime.fleet.report import begin_detail, end_detail, print_report
-from runtime.fleet.screen import choose
+from runtime.fleet.screen import choose, say
 from runtime.fleet.summary import document, summarise
 from runtime.fleet.telling import masked, recorder, said_by_settings
 from runtime.fleet.variables import RELEASE, parse_set

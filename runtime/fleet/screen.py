@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any, Protocol
@@ -18,6 +19,12 @@ STILL_S = 60.0
 """Without a terminal, where nothing moved for so long, a line says that the run goes on."""
 ROOM = 8
 """Lines of a terminal that the table of hosts leaves free."""
+
+
+def say(text: str) -> None:
+    """A message to the person; one who is gone is no reason to end a run."""
+    with contextlib.suppress(OSError):
+        click.echo(MASKER.text(text), err=True)
 
 
 class Screen(Protocol):

@@ -11,11 +11,11 @@ from typing import Any
 from runtime.cli.client import Client
 from runtime.cli.context import Invocation
 from runtime.cli.errors import CliError
-from runtime.cli.output import say
 from runtime.cli.settings import connection
 from runtime.fleet.environ import looks_secret
 from runtime.fleet.inventory import Inventory
 from runtime.fleet.record import Recorder
+from runtime.fleet.screen import say
 
 SECRET_FILES = ("fleet_api_key_file", "fleet_token_file")
 SHARED = {

@@ -123,7 +123,7 @@ def test_names_that_look_secret(name: str, secret: bool) -> None:
 
 
 def test_ansible_gets_no_secret_of_the_environment() -> None:
-    environ = {"HETEROFLEET_TOKEN": "x", "PATH": "/bin", "HTTPS_PROXY": "http://u:p@h:1", "HTTP_PROXY": "http://h:1"}
+    environ = {"HETEROFLEET_TOKEN": "x", "PATH": "/bin", "HTTPS_PROXY": "http://u:p/q@h:1", "HTTP_PROXY": "http://h:1"}
     assert secret_names(environ) == ["HETEROFLEET_TOKEN", "HTTPS_PROXY"]
 
 
