@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from runtime.artifacts.errors import BuildError, VerifyError
+from runtime.artifacts.recipe import AGENT, SERVER
 from runtime.protocol.address import AddressError, parse_server_url
 from runtime.protocol.manifest import ARCHITECTURES
 
@@ -120,19 +121,29 @@ def artifacts() -> None:
     type=click.Choice(ARCHITECTURES),
     help="Only this architecture; repeat it for more.  [default: all]",
 )
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    type=click.Choice(SERVER.pythons),
+    help="With --server: only for hosts with this Python; repeat it for more.  [default: all]",
+)
 @_ends_with_words
-def build(allow_dirty: bool, server: bool, out: Path | None, arches: tuple[str, ...]) -> None:
+def build(allow_dirty: bool, server: bool, out: Path | None, arches: tuple[str, ...], pythons: tuple[str, ...]) -> None:
     """Make the agent's executable file for each architecture, or the control plane's.
 
     The same commit gives the same bytes everywhere. Wheels are fetched once and kept in the cache folder.
     """
     from runtime.artifacts.build import build as build_all
-    from runtime.artifacts.recipe import AGENT, SERVER
     from runtime.artifacts.source import checkout_root
 
     root = checkout_root()
     wanted = sorted(set(arches)) or list(ARCHITECTURES)
+    if pythons and not server:
+        raise click.UsageError("--python goes with --server: one agent's file runs on all of them")
     recipe, folder = (SERVER, SERVER_DIST) if server else (AGENT, DIST)
+    if pythons:
+        recipe = dataclasses.replace(recipe, pythons=tuple(one for one in recipe.pythons if one in pythons))
     build_all(root, out or root / folder, wanted, allow_dirty=allow_dirty, progress=_say, recipe=recipe)
 
 

@@ -63,7 +63,8 @@ def wheels_for(arch: str, progress: Callable[[str], None], lock: str, pythons: S
     What lies in the cache and is not what the lock pins is not used: the wheels are fetched again. Raises BuildError
     when they cannot be fetched, or are something else.
     """
-    folder = cache_folder() / "wheels" / f"{hashlib.sha256(lock.encode()).hexdigest()[:16]}-{arch}"
+    some = "" if tuple(pythons) == PYTHONS else f"-{'-'.join(pythons)}"
+    folder = cache_folder() / "wheels" / f"{hashlib.sha256(lock.encode()).hexdigest()[:16]}-{arch}{some}"
     fault = _fault(folder, lock)
     if fault is not None:
         progress(f"{arch}: fetching wheels" if not folder.exists() else f"{arch}: {fault}; fetching wheels again")
