@@ -11,11 +11,14 @@ PHASES: Mapping[tuple[str, str], str] = {
     ("docker_engine", ""): "gets its engine looked after",
     ("control_plane", "rollback"): "is put back to the earlier control plane",
     ("control_plane", ""): "gets the control plane",
+    ("agent", "plan"): "is looked at",
     ("agent", "look"): "is looked at",
+    ("agent", "tidy"): "is tidied up after an earlier run",
     ("agent", "cordon"): "gets no new tasks",
     ("agent", "uncordon"): "takes new tasks again",
     ("agent", "confirm"): "is waited for",
     ("agent", "rescue"): "is put back",
+    ("agent", "put_back"): "is put back",
     ("agent", "rollback"): "is put back to an earlier release",
     ("agent", "uninstall"): "loses its agent",
     ("agent", "level"): "is levelled",
@@ -29,6 +32,7 @@ OF_THE_RUN: Mapping[tuple[str, str], str] = {
     ("distribution", ""): "the builds are staged and all places compared",
     ("distribution", "verify"): "the places are compared",
     ("agent", "begin"): "the control plane is asked for its nodes",
+    ("agent", "agree"): "the ways back are compared",
     ("agent", "summary"): "what came of the hosts is summed up",
 }
 """Parts that work once for all hosts; Ansible names the first of them, and it is not its own."""
@@ -38,7 +42,7 @@ JUDGES_HOSTS = ("node_preflight", "report")
 TELLS = ("agent", "summary")
 """What fails in it tells only of what had failed before."""
 
-QUIET = ("begin", "wave", "say", "stop", "stop_asked", "summary")
+QUIET = ("prepare", "say", "stop", "wave")
 """Files of tasks that decide and tell, and do nothing to a host."""
 
 NOTHING_DONE = {"include_role", "include_tasks", "import_role", "import_tasks", "meta", "validate_argument_spec"}

@@ -173,8 +173,9 @@ class Progress:
         if words:
             fresh, self.step = words != self.step, words
             return [Line(words)] if fresh else []
-        if not does_something(data) or host.said or host is self.controller:
-            return []  # the play's own steps, or what follows the last word on a host
+        untouched = host.said.get("result") in ("refused", "skipped")
+        if not does_something(data) or untouched or host is self.controller:
+            return []  # the play's own steps, or what follows the last word on a host that has had no turn
         lines = self._open_wave(at)
         if self.wave is not None and host.name not in self.wave.hosts:
             self.wave.hosts.append(host.name)
@@ -213,6 +214,10 @@ class Progress:
         if wave is None:
             return []
         wave.ended = at
+        for name in wave.hosts:
+            host = self.hosts[name]
+            if host.stage is Stage.UNDER_WAY and host.said:
+                host.stage, host.ended = Stage.ENDED, at
         count = len(wave.hosts)
         text = f"wave {wave.number} has ended: {count} host{'s' * (count != 1)} in {at - wave.began:.0f} s"
         if self.waves_total is not None and self.waves_total >= wave.number:

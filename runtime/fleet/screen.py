@@ -69,11 +69,14 @@ class Plain:
 
     def __init__(self) -> None:
         self._last = 0.0
+        self._waves = (0, 0)
 
     def lines(self, found: list[Line], progress: Progress, at: float) -> None:
         for line in found:
             self._say(words(line))
-        if any(not line.host for line in found):
+        waves = (len(progress.waves), progress.waves_done)
+        if waves != self._waves:
+            self._waves = waves
             self._say(state_line(progress, at))
         if found:
             self._last = at

@@ -10,7 +10,7 @@ from typing import Any
 
 from runtime.cli.errors import ExitCode
 from runtime.fleet.actions import VERIFY, Action
-from runtime.fleet.progress import CONTROLLER, Host, Progress
+from runtime.fleet.progress import CONTROLLER, Host, Progress, Stage
 from runtime.fleet.reasons import rows_of
 
 INTERRUPTED = 130
@@ -33,9 +33,10 @@ class Result(str, Enum):
     UNTOUCHED = "untouched"
     CHANGED = "changed"
     UNCHANGED = "unchanged"
+    EQUAL = "equal"
 
 
-WELL = (Result.CHANGED, Result.UNCHANGED)
+WELL = (Result.CHANGED, Result.UNCHANGED, Result.EQUAL)
 LEFT = (Result.CUT, Result.SKIPPED, Result.UNTOUCHED)
 """Hosts that the run did not bring to where they were to be, and did not harm."""
 
@@ -126,6 +127,8 @@ def _result(
     said = str(host.said.get("result") or "")
     if action is VERIFY and progress.verdict:
         return _compared(progress.verdict, host)
+    if rc is None and host.stage is Stage.UNDER_WAY:
+        return Result.CUT, f"{host.phase}, when the run was stopped; the next run sets it right"
     if said == "refused" and host.unanswered:
         return Result.UNREACHABLE, _word(host, "reason")
     if host.unreachable and said not in ("restored", "failed"):
@@ -144,8 +147,7 @@ def _result(
         return (Result.CHANGED if host.changes else Result.UNCHANGED), None
     if not progress.reached(host):
         return Result.UNTOUCHED, ENDED_BEFORE if stop is None else "the run was stopped before its turn"
-    again = "the next run sets it right"
-    return Result.CUT, f"{host.phase}, when the run was stopped; {again}" if host.phase else again
+    return Result.CUT, "the run ended before it did; the next run sets it right"
 
 
 def _compared(verdict: Mapping[str, Any], host: Host) -> tuple[Result, str | None]:
@@ -153,7 +155,7 @@ def _compared(verdict: Mapping[str, Any], host: Host) -> tuple[Result, str | Non
     if isinstance(nodes, Mapping) and host.name in nodes:
         return (Result.UNREACHABLE if host.unanswered else Result.DIFFERS), " ".join(str(nodes[host.name]).split())
     if isinstance(equal, Sequence) and host.name in equal:
-        return Result.UNCHANGED, None
+        return Result.EQUAL, None
     return Result.UNTOUCHED, "it was not compared"
 
 

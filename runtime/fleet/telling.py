@@ -16,6 +16,7 @@ from runtime.fleet.environ import looks_secret
 from runtime.fleet.inventory import Inventory
 from runtime.fleet.record import Recorder
 from runtime.fleet.screen import say
+from runtime.protocol.credentials import password_in
 
 SECRET_FILES = ("fleet_api_key_file", "fleet_token_file")
 SHARED = {
@@ -72,5 +73,19 @@ def masked(inventory: Inventory) -> Iterator[str]:
             if name in SECRET_FILES and isinstance(value, str) and "{{" not in value:
                 with contextlib.suppress(OSError, UnicodeDecodeError), Path(value).expanduser().open("rb") as file:
                     yield file.read(LONGEST_SECRET).decode().strip()
-            elif looks_secret(name) and isinstance(value, str):
-                yield value
+            else:
+                yield from _secrets_in(name, value)
+
+
+def _secrets_in(name: str, value: Any) -> Iterator[str]:
+    """What a variable says itself: under a name that looks like a secret's, or as the login in an address."""
+    if isinstance(value, dict):
+        for inner, one in value.items():
+            yield from _secrets_in(str(inner), one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _secrets_in(name, one)
+    elif isinstance(value, str):
+        if looks_secret(name):
+            yield value
+        yield from filter(None, [password_in(value)])

@@ -49,6 +49,7 @@ def test_a_task_is_a_phase_in_words(where: str, line: str) -> None:
     "event",
     [
         begins("a", "agent/wave"),
+        begins("a", "agent/prepare"),
         begins("a", "agent/say"),
         begins("a", "agent/main", task_action="ansible.builtin.include_tasks"),
         begins("a", "agent/main", task_action="ansible.builtin.validate_argument_spec"),
@@ -74,12 +75,19 @@ def test_a_host_begins_moves_and_ends() -> None:
         begins("a", "agent/change"),
         well("a", "agent/change", changed=True),
         says("a", "changed", "1.0-a", "1.1-b"),
+        begins("a", "agent/confirm"),
         begins("a", "agent/uncordon"),
         stats(),
     )
-    assert lines == ["a: is looked at", "a: gets the agent", "a: changed 1.0-a -> 1.1-b"]
+    assert lines == [
+        "a: is looked at",
+        "a: gets the agent",
+        "a: changed 1.0-a -> 1.1-b",
+        "a: is waited for",
+        "a: takes new tasks again",
+    ]
     host = progress.hosts["a"]
-    assert (host.stage, host.began, host.ended, host.changes) == (Stage.ENDED, 0.0, 3.0, 1)
+    assert (host.stage, host.began, host.ended, host.changes) == (Stage.ENDED, 0.0, 6.0, 1)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,24 @@ def test_a_stop_at_once_says_what_was_cut_and_where() -> None:
     assert untouched.result.value == "untouched"
 
 
+def test_a_host_that_said_it_is_well_and_was_not_yet_confirmed_is_cut() -> None:
+    found = came_of(
+        begins("a", "agent/change"), says("a", "changed"), begins("a", "agent/confirm"), rc=None, stop=Stop.NOW
+    )
+    assert (found.rows[0].result.value, found.rows[0].reason) == (
+        "cut",
+        "is waited for, when the run was stopped; the next run sets it right",
+    )
+
+
+def test_a_host_that_another_ones_end_leaves_half_done_is_cut() -> None:
+    found = came_of(play(WAVES), begins("a"), begins("b"), fails("a", "x"), stats({"a": 1}), rc=2, serial=True)
+    assert [(row.result.value, row.reason) for row in found.rows] == [
+        ("failed", "x"),
+        ("cut", "the run ended before it did; the next run sets it right"),
+    ]
+
+
 def test_a_mismatch_of_the_builds_is_the_controllers() -> None:
     found = came_of(
         begins("a", "distribution/compare"),
@@ -159,7 +177,7 @@ def test_verify_says_of_each_host_whether_it_differs() -> None:
     assert (found.outcome, found.exit_code) == ("failed", 1)
     assert [(row.host, row.result.value, row.reason) for row in found.rows] == [
         ("localhost", "differs", "1 host(s) differ"),
-        ("a", "unchanged", None),
+        ("a", "equal", None),
         ("b", "differs", "runs 1.0, wanted 1.1"),
     ]
 
