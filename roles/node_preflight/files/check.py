@@ -40,12 +40,14 @@ def report(told: Mapping[str, Any]) -> dict[str, Any]:
     seen = [of_host(one, known, told) for one in told["seen"]]
     names = {one.host for one in seen}
     found = [one for one in inventory_findings(told) if one.host in names or one.host == FLEET]
-    asker = Asker(secret_or_none(told["given"]["token_file"]), str(told["given"]["ca_file"] or ""))
+    given, need = told["given"], told["need"]
+    ca_file = str(Path(given["ca_file"]).expanduser()) if given["ca_file"] else ""
+    asker = Asker(secret_or_none(given["token_file"]), ca_file, needs_token="token" in need)
     keys = {host.value("server_url"): host.value("api_key_file") for host in known.values() if host.name in names}
-    if "key" in told["need"] and not any(one.check == "server URL" for one in found):
+    if "key" in need and not any(one.check == "server URL" for one in found):
         for url, file in keys.items():
             asker.ask(str(url), secret_or_none(file))
-    manifest = read_builds(told["given"]["builds_dir"]) if "builds" in told["need"] else None
+    manifest = read_builds(given["builds_dir"]) if "builds" in need else None
     builds = {arch: build.size for arch, build in manifest.builds.items()} if manifest else None
     found += asker.findings + node_findings(seen, Here(asker.ids, asker.nodes, builds))
     return answer(found, len(seen))

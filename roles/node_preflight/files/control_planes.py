@@ -25,8 +25,8 @@ def tools() -> dict[str, Any]:
 class Asker:
     """Asks each address once, and gathers findings of the whole fleet."""
 
-    def __init__(self, token: str | None, ca_file: str) -> None:
-        self._token, self._ca_file, self._tools = token, ca_file, tools()
+    def __init__(self, token: str | None, ca_file: str, *, needs_token: bool = True) -> None:
+        self._token, self._ca_file, self._tools, self._needs_token = token, ca_file, tools(), needs_token
         self.ids: dict[str, str] = {}
         self.nodes: dict[str, list[Mapping[str, Any]]] = {}
         self.findings: list[Finding] = []
@@ -58,5 +58,6 @@ class Asker:
         wanted, do = "an answer to the controller", "the roles ask it, too: start it, or correct fleet_server_url"
         if check == "token":
             wanted, do = "the list of nodes", "put a valid token of the role admin into the file of fleet_token_file"
-        self.findings.append(Finding(FLEET, check, words, wanted, do))
+        refuses = check != "token" or self._needs_token
+        self.findings.append(Finding(FLEET, check, words, wanted, do, refuses))
         return None

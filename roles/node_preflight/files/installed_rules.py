@@ -32,6 +32,6 @@ def findings(host: str, look: Mapping[str, Any]) -> Iterator[Finding]:
         )  # fmt: skip
     for copy in look["copies"]:
         yield Finding(
-            host, "copies", f"another heterofleet-agent, {copy}", f"none beside {PROGRAM}",
+            host, "copies", f"another heterofleet-agent, {copy}", "none beside the release's own",
             "remove it: the service does not run it, and a person would", refuses=False,
         )  # fmt: skip

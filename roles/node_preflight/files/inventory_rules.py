@@ -10,7 +10,7 @@ import difflib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import secret_files
@@ -83,11 +83,11 @@ def inventory_findings(told: Mapping[str, Any]) -> list[Finding]:
                 "put the hosts that get agents into the group nodes; inventory/example.yml shows how",
             )
         ]  # fmt: skip
-    found = list(_of_the_fleet(told, hosts))
-    found += _spread(hosts, _address)
+    found = list(_of_the_fleet(told["given"], told["need"]))
+    found += _spread(hosts, _address_of, _address)
     if "key" in told["need"]:
-        found += _spread(hosts, lambda host: secret_files.key_findings(host.value("api_key_file")))
-    found += _spread(hosts, _ca_file)
+        found += _spread(hosts, lambda host: host.value("api_key_file"), secret_files.key_findings)
+    found += _spread(hosts, lambda host: host.value("ca_file"), secret_files.ca_findings)
     found += _unknown_names(hosts, told["known"])
     for host in hosts:
         found += _of_a_host(host)
@@ -95,23 +95,23 @@ def inventory_findings(told: Mapping[str, Any]) -> list[Finding]:
     return sorted(set(found), key=lambda one: (one.host, not one.refuses, one.check))
 
 
-def _spread(hosts: list[Host], rule: Callable[[Host], list[Finding]]) -> Iterator[Finding]:
-    """What ``rule`` says of each host; what it says of every host alike concerns the fleet."""
-    said = {host.name: rule(host) for host in hosts}
-    first = next(iter(said.values()))
-    if all(findings == first for findings in said.values()):
-        yield from first
-        return
-    for name, findings in said.items():
-        for one in findings:
-            yield Finding(name, one.check, one.found, one.wanted, one.do, one.refuses)
+def _spread(
+    hosts: list[Host], value_of: Callable[[Host], Any], rule: Callable[[Any], list[Finding]]
+) -> Iterator[Finding]:
+    """What ``rule`` says of each host's value; of a value that all hosts have it concerns the fleet."""
+    holders: dict[str, list[Host]] = defaultdict(list)
+    for host in hosts:
+        holders[repr(value_of(host))].append(host)
+    for some in holders.values():
+        for one in rule(value_of(some[0])):
+            for name in [FLEET] if len(holders) == 1 else [host.name for host in some]:
+                yield replace(one, host=name)
 
 
-def _of_the_fleet(told: Mapping[str, Any], hosts: list[Host]) -> Iterator[Finding]:
-    given = {name: hosts[0].value(name) for name in (*SWITCHES, "wave", "refused", "builds_dir", "token_file")}
-    if "token" in told["need"]:
+def _of_the_fleet(given: Mapping[str, Any], need: Collection[str]) -> Iterator[Finding]:
+    if "token" in need:
         yield from secret_files.token_findings(given["token_file"])
-    if "builds" in told["need"]:
+    if "builds" in need:
         yield from build_findings(given["builds_dir"], given["allow_dirty"])
     yield from _wave(given["wave"])
     if given["refused"] not in ("skip", "stop"):
@@ -133,21 +133,21 @@ def _shown(value: Any) -> str:
     return f"the text {value[:60]!r}" if isinstance(value, str) else repr(value)[:60]
 
 
-def _address(host: Host) -> list[Finding]:
-    url = host.value("server_url")
+def _address_of(host: Host) -> tuple[Any, bool]:
+    return host.value("server_url"), host.value("allow_plain_http") is True
+
+
+def _address(value: tuple[Any, bool]) -> list[Finding]:
+    url, allow_plain_http = value
     do = "set fleet_server_url to the address at which the nodes reach the control plane"
     if not isinstance(url, str) or not url:
         return [Finding(FLEET, "server URL", _shown(url), "a URL such as http://192.0.2.10:3333", do)]
     try:
-        parse_server_url(url, allow_plain_http=host.value("allow_plain_http") is True)
+        parse_server_url(url, allow_plain_http=allow_plain_http)
     except AddressError as error:
         wanted = error.wanted.replace("allow_plain_http: true", "fleet_allow_plain_http: true")
         return [Finding(FLEET, "server URL", error.found, wanted, do)]
     return []
-
-
-def _ca_file(host: Host) -> list[Finding]:
-    return secret_files.ca_findings(host.value("ca_file"))
 
 
 def _wave(wave: Any) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from finding import FLEET, Finding
 
 HEADS = ("host", "check", "found", "wanted", "what to do")
-WIDTHS = (20, 13, 38, 32, 42)
+WIDTHS = (16, 13, 33, 22, 26)
 NAMED = 6
 """So many hosts of one row are named, the others counted."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +57,17 @@ def table(played: Played) -> str:
 
 def rows(text: str) -> dict[str, str]:
     """Of a rendered table "host check" -> found, wanted and what to do, one after the other without line breaks."""
+    lines = [line for line in text.splitlines() if line.startswith("  ")]
+    starts = [lines[0].index(head) for head in ("host", "check", "found", "wanted", "what to do")] + [1000]
     found: dict[str, list[str]] = {}
     last = ""
-    for line in text.splitlines():
-        if line.startswith("  "):
-            host, check = line[2:22].strip(), line[24:37].strip()
-            last = f"{host} {check}" if host and check else last
-            cells = (line[39:77], line[79:111], line[113:])
-            known = found.setdefault(last, ["", "", ""])
-            found[last] = [f"{old} {cell.strip()}".strip() for old, cell in zip(known, cells, strict=True)]
+    for line in lines:
+        cells = [line[start:end].strip() for start, end in itertools.pairwise(starts)]
+        if cells[1]:
+            last = f"{cells[0]} {cells[1]}"
+        known = found.setdefault(last, ["", "", ""])
+        found[last] = [f"{old} {cell}".strip() for old, cell in zip(known, cells[2:], strict=True)]
+    del found["host check"]
     return {name: " ".join(cells) for name, cells in found.items()}
 
 

@@ -31,7 +31,7 @@ CLEAR = """
 for place in /opt /usr/sbin/dockerd /run/systemd /usr/bin/python3.11; do
     while mountpoint -q "$place"; do umount "$place"; done
 done
-rm -f /usr/local/sbin/heterofleet-agent /usr/local/sbin/python3
+rm -f /usr/local/sbin/heterofleet-agent /usr/local/sbin/python3 /root/old-python
 systemctl start docker.service
 """
 OLD_PYTHON = """#!/bin/sh
@@ -84,8 +84,8 @@ def test_all_findings_of_all_hosts_in_one_table(pair: tuple[Fleet, Node, Node], 
     fleet.host_vars[second.name]["agent_labels"] = {"rack": 12}
     first.sh(PLANT)
     first.put("/usr/local/sbin/python3", FAST_PYTHON, 0o755)
-    second.put("/run/old-python", OLD_PYTHON, 0o755)
-    second.run(["mount", "--bind", "/run/old-python", "/usr/bin/python3.11"])
+    second.put("/root/old-python", OLD_PYTHON, 0o755)
+    second.run(["mount", "--bind", "/root/old-python", "/usr/bin/python3.11"])
     with beating(taken):
         played = play(fleet, "--check", "--diff")
 
@@ -94,17 +94,14 @@ def test_all_findings_of_all_hosts_in_one_table(pair: tuple[Fleet, Node, Node], 
     assert text.startswith("Preflight: 3 of 3 hosts refused, 3 warnings.\n\nREFUSED\n")
     refused, _, warned = text.partition("\nWARNINGS\n")
     found = rows(refused)
-    assert "host check" in found
-    del found["host check"]
     wanted(found, first.name, "Docker", "no Docker Engine", "docker_engine")
     wanted(found, first.name, "disk", "8 MiB free at /opt/heterofleet", "noexec")
     wanted(found, first.name, "node_id", "taken held by taken, which is online")
-    wanted(found, second.name, "Python", "Python 3.8.18", "Python 3.9 to 3.14 on /usr/local/sbin:", "install one")
+    wanted(found, second.name, "Python", "Python 3.8.18", "Python 3.9 to 3.14 on", "install one")
     wanted(found, second.name, "agent_labels", "rack: 12", 'rack: "12"')
     wanted(found, GONE, "SSH", "198.18.0.250", "a connection")
     assert found == {}
     found = rows(warned)
-    del found["host check"]
     wanted(found, first.name, "clock", " s ahead of the control plane", "at most 30 s")
     wanted(found, first.name, "installation", "cut short")
     wanted(found, first.name, "copies", "/usr/local/sbin/heterofleet-agent")
