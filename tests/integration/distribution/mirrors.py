@@ -25,11 +25,11 @@ def native_file(arch: str) -> bytes:
     return b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 3, MACHINES[arch]) + bytes(20_000)
 
 
-def fake_builds(folder: Path, mark: str, arches: tuple[str, ...] = ("amd64", "arm64")) -> Path:
+def fake_builds(folder: Path, mark: str, arches: tuple[str, ...] = ("amd64", "arm64"), *, dirty: bool = False) -> Path:
     """A build folder whose files are small archives with a stamp and one native file each."""
     folder.mkdir(parents=True, exist_ok=True)
     builds = {}
-    manifest = Manifest("0.1.0", "0123456789ab", "2026-01-02T03:04:05Z", False, 1, builds)
+    manifest = Manifest("0.1.0", "0123456789ab", "2026-01-02T03:04:05Z", dirty, 1, builds)
     stamp = {name: getattr(manifest, name) for name in ("version", "commit", "built_at", "dirty")}
     for arch in arches:
         made = io.BytesIO(b"#!/bin/sh\n")
