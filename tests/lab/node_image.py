@@ -36,8 +36,13 @@ RELEASES = {
     SUITE: Release(),
     "trixie": Release(
         packages=("docker-cli",),  # not part of docker.io any more
-        # Its systemd starts on a machine with cgroup v1 only when told so; in a container it reads its own words.
-        commands=("sed -i 's,^exec .*systemd$,& SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1,' /usr/local/lib/hf-lab/init",),
+        commands=(
+            # Its systemd starts on a machine with cgroup v1 only when told so; in a container it reads its own words.
+            "sed -i 's,^exec .*systemd$,& SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1,' /usr/local/lib/hf-lab/init",
+            # Its engine starts no container where it cannot turn IPv6 off, as on a machine that has none.
+            "mkdir -p /etc/systemd/system/docker.service.d && printf '[Service]\\n"
+            "Environment=DOCKER_ALLOW_IPV6_ON_IPV4_INTERFACE=1\\n' > /etc/systemd/system/docker.service.d/hf-lab.conf",
+        ),
     ),
 }
 PACKAGES = (  # noqa: SIM905 (one word a line would read worse)
