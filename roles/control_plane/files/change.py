@@ -12,9 +12,11 @@ from pathlib import Path
 
 from host import (
     BEFORE,
+    COMMAND,
     JOURNAL,
     PLACES,
     POLL_S,
+    PROGRAM,
     RELEASES,
     STAGED,
     UNIT,
@@ -22,6 +24,7 @@ from host import (
     active,
     contents,
     install,
+    lacks_command,
     link,
     owner,
     put_link,
@@ -59,6 +62,8 @@ def differences(release, files):
         found.append("the service runs with something else" if active() else "the service does not run")
     if run("systemctl", "is-enabled", "--quiet", UNIT).returncode != 0:
         found.append("the service is not enabled")
+    if lacks_command():
+        found.append(str(COMMAND))
     return found
 
 
@@ -167,6 +172,8 @@ def change(words, to, files, copy=None):
         put_link("current", to)
         if old != to:
             put_link("previous", old)
+        if lacks_command():
+            COMMAND.symlink_to(PROGRAM)
         start(words)
     except Exception as error:
         reason = str(error)

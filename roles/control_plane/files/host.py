@@ -17,8 +17,8 @@ OPT = Path("/opt/heterofleet-server")
 RELEASES, STAGED, BEFORE = OPT / "releases", OPT / "staged", OPT / "before"
 JOURNAL = OPT / "switching.json"
 ETC = Path("/etc/heterofleet")
+COMMAND, PROGRAM = Path("/usr/local/bin/heterofleet"), OPT / "current" / "venv" / "pex"
 UNIT = "heterofleet-server.service"
-DEBIAN_PG = "/usr/bin"
 STARTED_WITH = Path("/run/heterofleet-server/started-with")
 PLACES = {
     "server.yaml": Path("/etc/heterofleet/server.yaml"),
@@ -107,6 +107,11 @@ def alone():
         yield
 
 
+def lacks_command():
+    """The command for people on this host; what somebody else has put there stays."""
+    return not os.path.lexists(COMMAND)
+
+
 def look(words):
     prepared = False
     arch = os.uname().machine
@@ -130,9 +135,9 @@ def look(words):
         "installed": PLACES["server.yaml"].exists(),
         "active": active(),
         "nginx": Path("/usr/sbin/nginx").exists(),
-        "psql": (shutil.which("psql") is not None
-        and shutil.which("pg_lsclusters", path=DEBIAN_PG) is not None)
-        or Path("/usr/bin/postgresql-setup").exists(),
+        "psql": shutil.which("psql") is not None,
+        "postgresql": any(shutil.which(name) for name in ("pg_lsclusters", "postgresql-setup")),
+        "ipv6": Path("/proc/net/if_inet6").exists(),
     }
 
 
