@@ -19,6 +19,8 @@ DOCKER_MIN_MIB = 2048
 UNPACKED = 8
 """A release, the one before and what is unpacked of both, in sizes of the file that is fetched."""
 ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+ESCALATION = "privilege escalation"
+"""In Ansible's words when a host was reached, and the user did not become root in time."""
 HEARD = ("online", "unreachable")
 
 
@@ -72,7 +74,7 @@ def _of_one(seen: Seen, here: Here) -> Iterator[Finding]:
 def _reached(seen: Seen) -> Iterator[Finding]:
     """Whether anything could be seen at all, and if not, why."""
     probe = seen.probe
-    if probe.unreachable:
+    if probe.unreachable and ESCALATION not in probe.trouble:
         yield Finding(
             seen.host, "SSH", probe.trouble or "no answer", "a connection",
             "look at address, user and key of this host: ssh by hand shows more",

@@ -101,7 +101,7 @@ TABLE: dict[str, tuple[Callable[[Facts], None], str, str, str, bool]] = {
     "cut run": (put(True, "installed", "cut"), "installation", "cut short", "nothing half done", False),
     "half": (put("releases/x", "installed", "current"), "installation", "missing or not executable", "whole", False),
     "lone unit": (put(True, "installed", "unit"), "installation", "a unit without a release", "whole", False),
-    "copy": (put(["/usr/bin/heterofleet-agent"], "copies"), "copies", "another heterofleet-agent", "the release", False),
+    "copy": (put(["/usr/bin/heterofleet-agent"], "copies"), "copies", "another heterofleet", "the release", False),
 }  # fmt: skip
 
 
@@ -146,10 +146,13 @@ def test_an_engine_is_wanted_of_a_new_node_for_containers(what: str) -> None:
 def test_what_could_not_be_looked_at() -> None:
     unreachable = Probe(unreachable=True, trouble="No route to host")
     no_root = Probe(trouble="Missing sudo password")
+    in_vain = Probe(unreachable=True, trouble="Timeout (12s) waiting for privilege escalation prompt:")
     old = Probe(answered=True, uid=0, found_python="Python 3.8.18 (/usr/bin/python3)", path=PATH)
     bare = Probe(answered=True, uid=1000, path=PATH)
     said = findings(
-        *(seen(None, host, probe) for host, probe in zip("abcd", (unreachable, no_root, old, bare))), seen(None, "e")
+        *(seen(None, host, probe) for host, probe in zip("abcd", (unreachable, no_root, old, bare))),
+        seen(None, "e"),
+        seen(None, "f", in_vain),
     )
     assert [(one.host, one.check, one.found) for one in said] == [
         ("a", "SSH", "No route to host"),
@@ -158,6 +161,7 @@ def test_what_could_not_be_looked_at() -> None:
         ("d", "Python", "none"),
         ("d", "root", "the user user 1000"),
         ("e", "look", "Killed"),
+        ("f", "sudo", in_vain.trouble),
     ]
     assert said[2].wanted == f"Python 3.9 to 3.14 on {PATH}"
 

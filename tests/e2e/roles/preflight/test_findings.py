@@ -31,9 +31,12 @@ CLEAR = """
 for place in /opt /usr/sbin/dockerd /run/systemd /usr/bin/python3.11; do
     while mountpoint -q "$place"; do umount "$place"; done
 done
+if [ -f /root/kept/ops ]; then mv /root/kept/ops /etc/sudoers.d/; fi
+rm -rf /root/kept
 rm -f /usr/local/sbin/heterofleet-agent /usr/local/sbin/python3 /root/old-python
 systemctl start docker.service
 """
+KEPT = "/root/kept"
 OLD_PYTHON = """#!/bin/sh
 test "$1" = -V || exit 1
 echo Python 3.8.18
@@ -112,22 +115,30 @@ def test_all_findings_of_all_hosts_in_one_table(pair: tuple[Fleet, Node, Node], 
 
 
 @pytest.mark.case("FC-060")
-def test_a_host_without_systemd_and_one_that_may_not_become_root(pair: tuple[Fleet, Node, Node]) -> None:
-    """The test is /run/systemd/system; as a user of no rights the host is refused, and not by a traceback."""
+def test_a_host_without_systemd_and_users_that_may_not_become_root(pair: tuple[Fleet, Node, Node]) -> None:
+    """The test is /run/systemd/system; who is not root, and cannot be, is told so by name, and not by a traceback."""
     fleet, first, second = pair
-    fleet.host_vars[second.name]["ansible_user"] = "ops"
     del fleet.host_vars[GONE]
-    fleet.groups = {"nodes": [first.name, second.name]}
+    fleet.host_vars[second.name]["ansible_user"] = "ops"
+    fleet.host_vars["again"] = {**fleet.host_vars[second.name], "ansible_become": True}
+    fleet.groups = {"nodes": list(fleet.host_vars)}
     first.run(["mount", "-t", "tmpfs", "tmpfs", "/run/systemd"])
+    second.sh(f"mkdir -p {KEPT}; mv /etc/sudoers.d/ops {KEPT}/")
 
     played = play(fleet)
 
-    assert played.rc == 2
+    assert played.rc == 2 and set(played.outcomes) == {first.name, second.name, "again"}
     found = rows(table(played))
     wanted(found, first.name, "systemd", "no /run/systemd/system", "started")
     wanted(found, second.name, "root", "the user ops", "ansible_become: true")
-    assert "raceback" not in played.output
+    wanted(found, "again", "sudo", "Missing sudo password", "ansible_become_password")
+    wanted(found, second.name, "ansible_host", f"{second.address}, which again has, too")
+    wanted(found, "again", "ansible_host", f"{second.address}, which {second.name} has, too")
+    assert found == {} and "raceback" not in played.output
 
     first.run(["umount", "/run/systemd"])
+    second.sh(f"mv {KEPT}/ops /etc/sudoers.d/")
     fleet.host_vars[second.name]["ansible_become"] = True
+    del fleet.host_vars["again"]
+    fleet.groups = {"nodes": list(fleet.host_vars)}
     assert play(fleet).rc == 0 and went_on(first) and went_on(second)
