@@ -117,7 +117,7 @@ def summary(facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str) -> 
     rows = [_row(one, gone.get(one["name"], "")) for one in facts]
     results = [row["result"] for row in rows]
     counts = ", ".join(f"{results.count(result)} {result}" for result in dict.fromkeys(results))
-    lines = [f"{run}: {counts or 'no host'}", *_table(rows), *_waves(rows), *_in_full(rows)]
+    lines = [f"{run}: {counts or 'no host'}", *_table(rows), *_waves(rows), *_skew(nodes or ()), *_in_full(rows)]
     bad = [row["host"] for row in rows if row["result"] not in WELL]
     return {"text": "\n".join(lines), "bad": bad, "rows": rows}
 
@@ -173,6 +173,18 @@ def _waves(rows: Sequence[Facts]) -> list[str]:
         if open_ones
         else done
     ]
+
+
+def _skew(nodes: Iterable[Facts]) -> list[str]:
+    """How many nodes of the whole control plane run which build, while there is more than one."""
+    agents = [node["agent"] for node in nodes if node.get("agent")]
+    builds = [f"{one['version']}-{one['commit']}{'-dirty' if one.get('dirty') else ''}" for one in agents]
+    if len(set(builds)) < 2:
+        return []
+    counts = ", ".join(
+        f"{builds.count(build)} {build}" for build in sorted(set(builds), key=builds.count, reverse=True)
+    )
+    return [f"the control plane's nodes run different builds: {counts}"]
 
 
 def _well_cards(node: Facts) -> list[str]:
