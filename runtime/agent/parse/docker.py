@@ -18,12 +18,18 @@ _NEVER = "0001-01-01"
 AMBIGUOUS = ("unauthorized", "port")
 """Verdicts that a second try has been seen to overturn: a busy registry, a port of a container that is leaving."""
 
+_HOST = (
+    r"(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9A-Fa-f:]+\]"
+    r"|[0-9A-Fa-f:]*::[0-9A-Fa-f:]*?|(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4})"
+)
+"""An address before its port; a time of day has colons, too."""
+
 _NAMED: tuple[tuple[str, str, str], ...] = (
     ("device", "path", r'custom device "([^"]+)"'),
     ("mount", "path", r"source path does not exist: (\S+?)\.?(?:\s|$)"),
     ("conflict", "conflicting_container", r'in use by container "([0-9a-f]+)"'),
     ("conflict", "container_name", r'container name "/?([^"]+)" is already'),
-    ("port", "port", r"Bind for \S*?:(\d+) failed"),
+    ("port", "port", rf"Bind for {_HOST}:(\d+) failed"),
     ("port", "left_over_container", r"(?m)^([0-9a-f]{64})$"),
 )
 """(verdict's word, our key, where the text names it)."""

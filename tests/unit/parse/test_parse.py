@@ -55,6 +55,10 @@ PASTED: list[tuple[str, list[str], str, dict[str, Any]]] = [
         *("docker", ["run"], "Bind for 0.0.0.0:8000 failed: port is already allocated."),
         {"kind": "permanent", "reason": "port", "ambiguous": True, "port": 8000},
     ),
+    *(
+        ("docker", ["run"], f"Bind for {address}:8000 failed: port is already allocated.", {"port": 8000})
+        for address in ("127.0.0.1", "::", "[::]", "::1", "fd00::a:1", "1:2:3:4:5:6:7:8")
+    ),
     ("docker", ["run"], "something that nobody has seen", {"kind": None, "reason": None}),
     (
         *("docker", ["inspect"], '"State": {"OOMKilled": true, "ExitCode": 137, ' + NEVER_RAN),

@@ -46,6 +46,12 @@ CASES: list[tuple[str, str, list[str], str, dict[str, Any]]] = [
         f'{{"data": [{{"id": "a", "max_model_len": {LONG[:400]}}}]}}',
         {"models": [{"id": "a", "max_model_len": None}]},
     ),
+    (
+        *("a time of day where an address should be", "docker", ["run"]),
+        "Bind for 23:58:51 failed: port is already allocated.",
+        {"reason": "port"},
+    ),
+    ("a card without a number", "efsmi", ["-q"], "---- Enflame System Man\nGPU \n", {"gpus": []}),
 ]
 
 
@@ -53,7 +59,7 @@ CASES: list[tuple[str, str, list[str], str, dict[str, Any]]] = [
 def test_nothing_is_made_of_it(what: str, tool: str, arguments: list[str], text: str, right: dict[str, Any]) -> None:
     found = parse_text(tool, arguments, text)
     assert differences(right, found) == []
-    assert not {"wanted_bytes", "gpu_index_in_process", "total_gib"} & set(found)
+    assert not {"wanted_bytes", "gpu_index_in_process", "total_gib", "port"} & set(found)
 
 
 def test_words_below_the_word_name_are_no_cards() -> None:

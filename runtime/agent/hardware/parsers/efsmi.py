@@ -56,7 +56,9 @@ def _blocks(lines: list[str]) -> Optional[Reading]:
     cards: dict[int, CardReading] = {}
     driver = None
     for node in root.all("gpu"):
-        index = int(node.value or "")
+        index = ordinal(node.value)
+        if index is None:  # some other line that begins with the word
+            continue
         cards[index] = _card(index, node)
         driver = word(node.text("driver_info", "ver")) or driver
     return Reading(list(cards.values()), len(cards), driver_version=driver) if cards else None
