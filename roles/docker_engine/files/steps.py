@@ -88,7 +88,7 @@ def apply(asked):
     done = engine.run("systemctl", how, "docker.service")
     try:
         if done.returncode != 0:
-            raise engine.Refusal(f"systemctl {how} docker.service: {engine.text(done.stderr)}")
+            raise engine.Refusal(f"systemctl {how} docker.service ended with {done.returncode}: {journal()}")
         wait(asked, "does not answer after a " + how)
         wait_for_the_lines(asked, how)
     except engine.Refusal as error:
@@ -143,11 +143,14 @@ def wait(asked, what):
     while engine.look(asked)["engine"] != "answers":
         failed = engine.text(engine.run("systemctl", "is-failed", "docker.service").stdout) == "failed"
         if failed or time.monotonic() > end:
-            journal = engine.run(
-                "journalctl", "--quiet", "--no-pager", "--output=cat", "--lines=5", "--unit=docker.service"
-            )
-            raise engine.Refusal(f"Docker {what}: {tail(journal.stdout)}")
+            raise engine.Refusal(f"Docker {what}: {journal()}")
         time.sleep(0.5)
+
+
+def journal():
+    """The engine's own last words."""
+    words = ("--quiet", "--no-pager", "--output=cat", "--lines=5", "_SYSTEMD_UNIT=docker.service")
+    return tail(engine.run("journalctl", *words).stdout)
 
 
 def tail(output):
