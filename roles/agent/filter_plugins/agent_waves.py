@@ -55,25 +55,25 @@ def missing(seen: Facts, was: Facts, release: str) -> list[str]:
 
 
 def begin_wave(
-    facts: Sequence[Facts], batch: Iterable[str], nodes: Sequence[Facts] | None, stop: bool
+    facts: Sequence[Facts], batch: Iterable[str], nodes: Sequence[Facts] | None, stop: bool, refused: str = "skip"
 ) -> dict[str, Any]:
     """The number of the wave that is to begin, why it does not ("" when it does), and hosts whose confirmation does not
     hold any more: name -> why.
 
     ``facts``: of all hosts of the play, see ``facts_of``. ``nodes``: all of the control plane's, None when not asked.
+    ``refused``: whether a host that refused itself stops the others ("stop") or not ("skip").
     """
-    others = [one for one in facts if one["name"] not in set(batch) and one["wave"]]
+    mine = set(batch)
+    others = [one for one in facts if one["name"] not in mine and one["wave"]]
     gone = fallen(others, nodes)
-    bad = [one["name"] for one in others if one["name"] in gone or one["outcome"].get("result", "failed") in BAD]
+    stops = ("failed", "restored", *(["refused"] if refused == "stop" else []))
+    bad = [one["name"] for one in others if one["name"] in gone or one["outcome"].get("result", "failed") in stops]
     reason = f"an earlier wave did not come back well: {_some(bad)}" if bad else ""
     return {
         "number": max((one["wave"]["number"] for one in others), default=0) + 1,
         "stop": "a stop was asked for" if stop else reason,
         "gone": gone,
     }
-
-
-BAD = ("failed", "restored")
 
 
 def fallen(facts: Iterable[Facts], nodes: Sequence[Facts] | None) -> dict[str, str]:

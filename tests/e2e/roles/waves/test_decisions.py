@@ -95,6 +95,7 @@ def test_a_wave_begins_when_those_before_are_well() -> None:
     facts = [host("a", 1, "changed"), host("b", 1, "unchanged"), host("r", 1, "refused"), host("c")]
     assert waves.begin_wave(facts, ["c"], None, False) == {"number": 2, "stop": "", "gone": {}}
     assert waves.begin_wave(facts, ["c"], None, True)["stop"] == "a stop was asked for"
+    assert waves.begin_wave(facts, ["c"], None, False, "stop")["stop"].endswith("did not come back well: r")
     assert waves.begin_wave([host("a"), host("b")], ["a", "b"], None, False)["number"] == 1
 
 
