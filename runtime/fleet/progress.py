@@ -122,6 +122,9 @@ class Progress:
     def _play(self, name: str, at: float) -> list[Line]:
         lines = self._close_wave(at)
         self._playing = True
+        for host in self.hosts.values():
+            if self._serial and host.stage is Stage.UNDER_WAY and not self.reached(host):
+                host.stage, host.began, host.phase = Stage.WAITING, None, ""  # it was looked at, and waits for its wave
         self._batch_at = at if name in self._serial else None
         return lines
 

@@ -139,6 +139,13 @@ def test_waves_are_the_batches_of_the_play_with_serial() -> None:
     assert progress.reached(progress.hosts["c"])
 
 
+def test_a_host_that_was_only_looked_at_waits_for_its_wave() -> None:
+    progress = Progress(["a", "b"], [WAVES], [1, 1])
+    told(progress, begins("a", "node_preflight/main"), begins("b", "node_preflight/main"), play(WAVES), begins("a"))
+    assert [host.stage for host in progress.hosts.values()] == [Stage.UNDER_WAY, Stage.WAITING]
+    assert progress.hosts["a"].began == 3.0
+
+
 def test_a_wave_in_which_nothing_is_done_has_not_begun() -> None:
     """The play goes through its batches, and each says that it does not begin."""
     progress = Progress(["a", "b"], [WAVES], [1, 1])

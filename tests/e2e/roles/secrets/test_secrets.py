@@ -33,6 +33,8 @@ from tests.lab.control_plane import HETEROFLEET, ControlPlane
 from tests.lab.markers import Hit, Search, new_marker
 from tests.lab.watch import Seen, Thoroughness, Watch
 
+pytestmark = pytest.mark.timeout(900)
+
 KEY_FILE = "/etc/heterofleet/agent.key"
 SETTINGS = "/etc/heterofleet/agent.yaml"
 ANSIBLES_OWN = re.compile(r"/fleet-[^/]+/tmp/ansible-local-")
