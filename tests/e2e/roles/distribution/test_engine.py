@@ -85,7 +85,7 @@ def test_an_engine_with_a_container_is_left_alone_and_new_lines_wait(node: Node,
     assert node.sh("pidof dockerd") != before.split()[0]
     again = engine(node, tmp_path, docker_engine_daemon={**MIRROR, **LOGS}, docker_engine_restart=True)
     assert again.changed == {}
-    assert node.sh("ls /etc/docker").split() == ["daemon.json", "key.json"]
+    assert "heterofleet" not in node.sh("ls -A /etc/docker")
 
 
 def test_a_password_is_refused_and_not_repeated(node: Node, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from tests.lab import Lab, Node
 
 GONE = "hf-gone"
 """A host of the inventory that does not answer: nothing has this address."""
+BLIND = "hf-blind"
+"""One that answers, and on which nobody can look: it has no such Python."""
 PROGRAM = "/opt/heterofleet/current/heterofleet-agent"
 
 
@@ -36,13 +38,14 @@ def nodes(lab: Lab, places: Places, builds: Builds) -> Iterator[list[Node]]:
 
 
 def verify(places: Places, nodes: list[Node], **variables: object) -> Played:
-    """With a host that does not answer in the inventory when ``variables`` say so."""
+    """``gone``: with two hosts in the inventory that cannot be looked at."""
     gone = variables.pop("gone", False)
     fleet = places.fleet(nodes, staged=False, **variables)
     if gone:
         fleet.nodes = []
         fleet.host_vars = {node.name: {"ansible_host": node.address} for node in nodes}
         fleet.host_vars[GONE] = {"ansible_host": "198.18.0.250"}
+        fleet.host_vars[BLIND] = {"ansible_host": nodes[0].address, "ansible_python_interpreter": "/no/such/python"}
         fleet.groups = {"nodes": list(fleet.host_vars)}
     return fleet.play("verify.yml", check=False)
 
@@ -63,7 +66,7 @@ def test_all_is_equal_and_nothing_is_touched(places: Places, nodes: list[Node]) 
 
 
 def test_a_byte_in_two_places_and_on_a_node_is_named(places: Places, nodes: list[Node], builds: Builds) -> None:
-    """And a host that does not answer; both architectures in each place."""
+    """And hosts that cannot be looked at; both architectures in each place."""
     manifest = read_manifest(places.dist)
     release = manifest.release("amd64")
     for entry in manifest.builds.values():
@@ -85,10 +88,11 @@ def test_a_byte_in_two_places_and_on_a_node_is_named(places: Places, nodes: list
         assert [len(lines(text, place, f" {arch} ", "WRONG")) for arch in ARCHITECTURES] == [1, 1], text
     assert len(lines(text, "WRONG")) == 4
     assert len(lines(text, f"{nodes[1].name}: the file of {release} is another one")) == 1
-    assert len(lines(text, f"{GONE}: ")) == 1
+    assert len(lines(text, f"{GONE}: does not answer")) == 1
+    assert len(lines(text, f"{BLIND}: ")) == 1
     assert len(lines(text, f"{nodes[0].name}: ok")) == 1
     verdict = played.results("Say what differs", status="ok")[-1]["said"]["ansible_facts"]["distribution_verdict"]
-    assert (set(verdict["nodes"]), verdict["equal"]) == ({nodes[1].name, GONE}, [nodes[0].name])
+    assert (set(verdict["nodes"]), verdict["equal"]) == ({nodes[1].name, GONE, BLIND}, [nodes[0].name])
     assert manifest.builds["amd64"].md5 in verdict["nodes"][nodes[1].name]
 
 
