@@ -1,4 +1,4 @@
-"""All tests in five lanes side by side, and the fuzz of parsers in what they leave of the processor: on two cores most
+"""All tests in lanes side by side, and the fuzz of parsers in what they leave of the processor: on two cores most
 of the time of the fleet's tests is waiting.
 
 Each lane is one pytest session on nodes and ports of its own (``HF_LAB_NODES``, ``HF_LAB_PORT``), so that none
@@ -45,17 +45,26 @@ LIFE = (
     "tests/integration/sleep",
 )
 ROLES = ("tests/e2e/roles",)
+# The updates by script wait most of their time for agents that do not come up, and the fleet's lane is the longest: they
+# go where a lane has ended early, on its nodes.
+UPDATES = (
+    "tests/integration/distribution/test_update.py",
+    "tests/integration/distribution/test_update_cut.py",
+    "tests/integration/distribution/test_update_states.py",
+)
 NODES = 13
 
 
 @dataclass(frozen=True)
 class Lane:
-    """``paths`` as pytest takes them; ``nodes`` and ``port`` are this lane's alone."""
+    """``paths`` as pytest takes them; ``nodes`` and ``port`` are this lane's alone. ``after``: the lane whose nodes it
+    takes over when that has ended."""
 
     name: str
     paths: tuple[str, ...]
     nodes: str
     port: int
+    after: str = ""
 
     def start(self, words: list[str]) -> subprocess.Popen[str]:
         environ = {"HF_LAB_NODES": self.nodes, "HF_LAB_PORT": str(self.port)}
@@ -68,6 +77,7 @@ class Aside:
 
     name: str
     command: tuple[str, ...]
+    after: str = ""
 
     def start(self, words: list[str]) -> subprocess.Popen[str]:
         return started(["nice", "-n", "19", sys.executable, *self.command], {})
@@ -87,7 +97,7 @@ def started(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str
 
 
 LANES = (
-    Lane("fleet", (*FLEET, *(f"--ignore={path}" for path in ROLES)), "1,2,3", 3333),
+    Lane("fleet", (*FLEET, *(f"--ignore={path}" for path in ROLES + UPDATES)), "1,2,3", 3333),
     Lane(
         "parts",
         ("tests/unit", "tests/fuzz", "tests/integration", *(f"--ignore={path}" for path in FLEET + FAULTS + LIFE)),
@@ -95,6 +105,7 @@ LANES = (
         3433,
     ),
     Lane("faults", FAULTS, "6,7,8", 3533),
+    Lane("updates", UPDATES, "6,7,8", 3833, after="faults"),
     Lane("life", LIFE, "9,10", 3633),
     Lane("roles", ROLES, "11,12,13", 3733),
     Aside("fuzz", ("-m", "tests.fuzz", "--seconds", "20", "--again")),
@@ -112,10 +123,13 @@ def main(words: list[str]) -> int:
     # Once and for all, so that no lane takes the lab down under another.
     lab = Lab.up(nodes=NODES)
     began = time.monotonic()
-    running = {lane: lane.start(words) for lane in LANES}
+    running: dict[str, subprocess.Popen[str]] = {}
+    ended = {lane.name: threading.Event() for lane in LANES}
+    stopped = threading.Event()
 
     def end(number: int, frame: Any) -> None:
-        for process in running.values():
+        stopped.set()
+        for process in list(running.values()):
             process.send_signal(signal.SIGINT)
 
     signal.signal(signal.SIGTERM, end)
@@ -123,7 +137,18 @@ def main(words: list[str]) -> int:
     reasons: list[str] = []
     failures: list[str] = []
 
-    def follow(lane: Lane | Aside, process: subprocess.Popen[str]) -> None:
+    def follow(lane: Lane | Aside) -> None:
+        try:
+            if lane.after:
+                ended[lane.after].wait()
+            codes[lane.name] = signal.SIGINT
+            if not stopped.is_set():
+                run(lane)
+        finally:
+            ended[lane.name].set()
+
+    def run(lane: Lane | Aside) -> None:
+        process = running[lane.name] = lane.start(words)
         assert process.stdout is not None
         for line in process.stdout:
             print(f"{lane.name} | {line}", end="", flush=True)
@@ -133,13 +158,14 @@ def main(words: list[str]) -> int:
         codes[lane.name] = process.wait()
         print(f"{lane.name} | ended with {codes[lane.name]} after {time.monotonic() - began:.0f} s", flush=True)
 
-    followers = [threading.Thread(target=follow, args=pair) for pair in running.items()]
+    followers = [threading.Thread(target=follow, args=(lane,)) for lane in LANES]
     for follower in followers:
         follower.start()
     try:
         for follower in followers:
             follower.join()
     except KeyboardInterrupt:  # the terminal has told the lanes, too
+        stopped.set()
         for follower in followers:
             follower.join()
     if not was_up and os.environ.get("HF_LAB_KEEP") != "1":
