@@ -6,6 +6,7 @@ They are for the Python of the lab's nodes only, and kept in the lab's cache by 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -71,16 +72,21 @@ class ServerBuilds:
 
     def __getitem__(self, kind: str) -> Path:
         out = self._folder / kind
-        if not (out / "manifest.json").exists():
-            places.make_folder(self._folder)
-            for old in sorted(self._folder.parent.iterdir(), key=lambda one: one.stat().st_mtime)[:-KEPT]:
-                shutil.rmtree(old, ignore_errors=True)
-            tree = self._folder / f"{kind}.tree"
-            shutil.rmtree(tree, ignore_errors=True)
-            self._write(tree, kind)
-            build(tree, out, ("amd64",), allow_dirty=False, progress=lambda _text: None, recipe=RECIPE)
-            shutil.rmtree(tree)
+        places.make_folder(self._folder)
+        with (self._folder.parent / ".lock").open("w") as lock:  # other sessions on this machine wait, and share it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (out / "manifest.json").exists():
+                self._make(kind, out)
         return out
+
+    def _make(self, kind: str, out: Path) -> None:
+        for old in sorted(self._folder.parent.glob("[!.]*"), key=lambda one: one.stat().st_mtime)[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        tree = self._folder / f"{kind}.tree"
+        shutil.rmtree(tree, ignore_errors=True)
+        self._write(tree, kind)
+        build(tree, out, ("amd64",), allow_dirty=False, progress=lambda _text: None, recipe=RECIPE)
+        shutil.rmtree(tree)
 
     def release(self, kind: str) -> str:
         """The name of its release folder."""
