@@ -45,8 +45,8 @@ LIFE = (
     "tests/integration/sleep",
 )
 ROLES = ("tests/e2e/roles",)
-# The updates by script wait most of their time for agents that do not come up, and the fleet's lane is the longest: they
-# go where a lane has ended early, on its nodes.
+# The updates by script wait most of their time for agents that do not come up, and the fleet's lane is the longest:
+# they go where a lane has ended early, on its nodes.
 UPDATES = (
     "tests/integration/distribution/test_update.py",
     "tests/integration/distribution/test_update_cut.py",
