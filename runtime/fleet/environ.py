@@ -46,6 +46,8 @@ def for_ansible(project: Path, folder: Path, sockets: Path, environ: Mapping[str
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(sockets),
         # ansible-runner would turn it off.
         "ANSIBLE_HOST_KEY_CHECKING": environ.get("ANSIBLE_HOST_KEY_CHECKING") or _host_keys(Path(config)),
+        # A module's arguments, and secrets in them, are no file on the host.
+        "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_FORCE_COLOR": "0",
         "ANSIBLE_STDOUT_CALLBACK": "default",

@@ -16,6 +16,14 @@ from typing import Any
 
 from runtime.fleet.folder import Folder
 
+SETTINGS = {
+    "pexpect_timeout": 1,
+    "pexpect_use_poll": True,
+    "suppress_ansible_output": True,
+    "suppress_output_file": True,
+}
+"""Of ansible-runner: nothing that Ansible prints is written down."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -64,10 +72,10 @@ class Job:
         variables = self._folder.root / "variables.json"
         variables.write_text(json.dumps(dict(order.variables)))
         words += ["-e", f"@{variables}"]
-        # In a file of the folder: as an argument ansible-runner drops them where a settings file is missing.
+        # In a file of the folder: what is given as an argument ansible-runner replaces by what its file says, or not.
         settings = self._folder.runner / "env"
         settings.mkdir(0o700)
-        (settings / "settings").write_text(json.dumps({"pexpect_timeout": 1, "pexpect_use_poll": True}))
+        (settings / "settings").write_text(json.dumps(SETTINGS))
         done = ansible_runner.run(
             private_data_dir=str(self._folder.runner),
             project_dir=str(order.project),
@@ -78,7 +86,6 @@ class Job:
             envvars=dict(order.environ),
             verbosity=order.verbosity or None,
             suppress_env_files=True,
-            suppress_output_file=True,
             quiet=True,
             fact_cache_type="memory",
             rotate_artifacts=1,
