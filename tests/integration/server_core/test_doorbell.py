@@ -123,3 +123,13 @@ def test_its_address_is_as_the_agent_sees_us(
     from runtime.server.settings import ServerSettings
 
     assert doorbell_url(ServerSettings(doorbell_listen=listen, public_url=public_url), host) == expected
+
+
+def test_a_proxy_may_hand_it_out_elsewhere() -> None:
+    from runtime.server.services.addresses import doorbell_url
+    from runtime.server.settings import ServerSettings
+
+    said = {"public_url": "https://gpu.example", "doorbell_url": "https://gpu.example"}
+    found = doorbell_url(ServerSettings(doorbell_listen="127.0.0.1:13334", **said), "ignored")
+    assert found == "https://gpu.example/api/v1/agent/doorbell"
+    assert doorbell_url(ServerSettings(doorbell_listen="", **said), "ignored") is None

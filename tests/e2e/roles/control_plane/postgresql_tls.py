@@ -20,6 +20,7 @@ from tests.e2e.roles.control_plane.site import Site, certificate
 from tests.lab import Lab
 from tests.lab.simulated_node import Answer, SimulatedNode
 
+pytestmark = pytest.mark.timeout(1500)  # one roll-out after another, on a machine that does other things, too
 DOORBELL = "/api/v1/agent/doorbell?node_id="
 
 

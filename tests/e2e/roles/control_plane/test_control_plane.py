@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import urllib.parse
 
+import pytest
+
 from runtime.server.store.migrate import head
 from tests.e2e.roles.control_plane.server_builds import NEXT, ServerBuilds
 from tests.e2e.roles.control_plane.site import Site
+from tests.lab.simulated_node import SimulatedNode
 
+pytestmark = pytest.mark.timeout(1500)  # one roll-out after another, on a machine that does other things, too
 FILES = "stat -c '%a %U %n' /etc/heterofleet/* /var/lib/heterofleet/server/*.db /var/lib/heterofleet/server/secret.key"
 
 
@@ -95,5 +99,9 @@ def test_an_upgrade_is_tried_first_and_what_does_not_come_up_is_taken_back(
     back = site.rollback(control_plane_rollback_loses_data=True)
     assert site.outcome(back)["result"] == "changed"
     assert (site.current(), site.database()["schema"], site.tasks()) == (first, head(), {"before"})
+    # A node that has seen more than this database knows: nothing is judged until somebody says what is true.
+    node = SimulatedNode(site.url, site.key, "gpu-a")
+    assert node.beat(seen_revision=10**6)[0] == 200
+    assert site.ask("GET", "/readyz")[1]["rolled_back"]["on"] is True
     # The state that was left is among the backups.
     assert site.sh(f"ls /var/lib/heterofleet/server/backups | grep -c '_{NEXT}.db$'").strip() == "1"
