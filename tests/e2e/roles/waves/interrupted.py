@@ -24,7 +24,7 @@ from tests.e2e.roles.bare import make_bare, publish
 from tests.e2e.roles.builds import Builds
 from tests.e2e.roles.waves.cuts import MOMENTS, cut, wait_for_moment
 from tests.e2e.roles.waves.site import Site
-from tests.lab import Lab
+from tests.lab import Lab, LabError
 from tests.lab.control_plane import ControlPlane
 
 HOWS = ("interrupt", "kill", "kill all")
@@ -109,11 +109,15 @@ def trial(site: Site, points: list[Point]) -> int:
         kind = "newer" if kind == "first" else "first"
         release = site.offer(kind)
         run = site.fleet.start("upgrade.yml")
-        _cut_at(site, run, point, whole)
+        found = []
+        try:
+            _cut_at(site, run, point, whole)
+        except LabError as error:
+            found.append(str(error))
         code = run.wait().rc
         here = ", ".join("new" if site.current(node) == release else "old" for node in site.nodes)
         again = site.play("upgrade.yml", check=False)
-        found = [f"the second run ended with {again.rc}:\n{again.output[-3000:]}"] if again.rc else []
+        found += [f"the second run ended with {again.rc}:\n{again.output[-3000:]}"] if again.rc else []
         found += _faults(site, release, wanted[kind], at_work)
         bad += bool(found)
         print(f"{number:2} {point}: rc {code}, then {here}; again: {'right' if not found else 'WRONG'}", flush=True)
