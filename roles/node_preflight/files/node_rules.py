@@ -136,13 +136,14 @@ def _architecture(seen: Seen, look: Mapping[str, Any], here: Here) -> Iterator[F
 
 
 def _engine(seen: Seen, look: Mapping[str, Any], _here: Here) -> Iterator[Finding]:
-    """A node that has an agent stays in the fleet whatever its engine does: its upgrade needs none."""
+    """A node that has or had an agent stays in the fleet whatever its engine does: its upgrade needs none."""
     engine = look["engine"]
     if engine["state"] in ("answers", "elsewhere"):
         return
     settings = seen.told.get("agent_settings") or {}
     without = isinstance(settings, Mapping) and settings.get("process_driver") is True
-    refuses = not without and not look["installed"]["whole"]
+    here = look["installed"]
+    refuses = not without and not (here["whole"] or here["current"] or here["unit"])
     if engine["state"] == "silent":
         yield Finding(
             seen.host, "Docker", f"no answer on {engine['at']}: {engine['why']}", "an engine that answers",

@@ -138,9 +138,9 @@ def test_an_engine_is_wanted_of_a_new_node_for_containers(what: str) -> None:
     TABLE[what][0](facts)
     (one,) = findings(seen(facts, agent_settings={"process_driver": True}))
     assert not one.refuses
-    facts["installed"]["whole"] = True
-    (one,) = findings(seen(facts))
-    assert not one.refuses
+    assert [one.refuses for one in findings(seen(facts))] == [True]
+    facts["installed"]["current"] = "releases/x"
+    assert [one.refuses for one in findings(seen(facts)) if one.check == "Docker"] == [False]
 
 
 def test_what_could_not_be_looked_at() -> None:

@@ -209,9 +209,23 @@ def test_every_documented_variable_is_known() -> None:
     text = (ROOT / "inventory/group_vars/all.yml").read_text()
     documented = {line[2:].partition(":")[0] for line in text.splitlines() if line.startswith("# fleet_")}
     assert len(documented) >= 11 and documented <= KNOWN
+
+
+def test_the_example_is_right(told: Told) -> None:
+    """As it lies there, but for the address of the control plane, the files and the builds of this test."""
     example = yaml.safe_load((ROOT / "inventory/example.yml").read_text())
-    named = {name for host in example["nodes"]["hosts"].values() for name in host or {}}
-    assert {name for name in named if name.startswith(("fleet_", "agent_"))} <= KNOWN
+    told["hosts"] = [{"host": name, "vars": said or {}} for name, said in example["nodes"]["hosts"].items()]
+    assert len(told["hosts"]) == 3 and findings(told) == []
+    everything = yaml.safe_load(
+        "\n".join(
+            line[2:]
+            for line in (ROOT / "inventory/group_vars/all.yml").read_text().splitlines()
+            if line.startswith("# fleet_")
+        )
+    )
+    taken = {name.removeprefix("fleet_"): value for name, value in everything.items()}
+    told["given"].update({name: taken[name] for name in ("wave", "cordon", "refused", "allow_dirty", "server_url")})
+    assert [one.check for one in findings(told)] == []
 
 
 def run_check(told: Told) -> dict[str, Any]:

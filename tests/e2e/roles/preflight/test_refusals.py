@@ -6,12 +6,15 @@ import base64
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from tests.e2e.roles.ansible import Fleet
 from tests.e2e.roles.preflight.preflight import GONE, forget, play, rows, table, went_on, with_gone, write_private
+from tests.integration.distribution.authority import Authority
+from tests.integration.distribution.front import front
 from tests.integration.distribution.site import changed, snapshot
 from tests.lab import Node, places
 from tests.lab.control_plane import ControlPlane
@@ -99,6 +102,22 @@ def test_a_node_whose_network_meets_another_control_plane(three: Three) -> None:
     assert played.rc == 2 and went_on(good) and not went_on(lost), played.outcomes
     reason = played.outcomes[lost.name]["reason"]
     assert f"another one at {three.plane.url} ({its})" in reason and f"the controller's ({ours})" in reason
+
+
+def test_over_tls_a_node_trusts_the_authority_that_the_controller_has(three: Three, tmp_path: Path) -> None:
+    """The certificates need not be on the node; where none are named, trust is the system's own, and is missing."""
+    good, other = three.good, three.wrong
+    authority = Authority(tmp_path)
+    three.fleet.host_vars = {
+        good.name: {"ansible_host": good.address, "fleet_ca_file": str(authority.file)},
+        other.name: {"ansible_host": other.address},
+    }
+    three.fleet.groups = {"nodes": [good.name, other.name]}
+    with front(three.plane.url, tls=authority.context(places.HOST_ADDRESS)) as served:
+        three.fleet.variables["fleet_server_url"] = served.url
+        played = play(three.fleet)
+    assert played.rc == 2 and went_on(good) and not went_on(other), played.output
+    assert "its certificate was not accepted" in played.outcomes[other.name]["reason"]
 
 
 def control_plane_id(plane: ControlPlane) -> str:
