@@ -193,9 +193,10 @@ def _unknown(host: str, name: str, known: Collection[str]) -> Finding:
         return Finding(
             host, "variables", f"{name}, a name of an earlier release", REMOVED[name], f"rename it to {REMOVED[name]}"
         )
-    nearest = nearest_name(name, sorted(known))
+    public = sorted(one for one in known if "__" not in one)
+    nearest = nearest_name(name, public)
     # Another program may have variables that begin with agent_, too: those refuse only where one of ours was meant.
-    refuses = name.startswith("fleet_") or bool(difflib.get_close_matches(name, known, n=1, cutoff=MEANT))
+    refuses = name.startswith("fleet_") or bool(difflib.get_close_matches(name, public, n=1, cutoff=MEANT))
     return Finding(
         host,
         "variables",
