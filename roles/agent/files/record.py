@@ -59,6 +59,12 @@ def settle(*places):
                 os.close(handle)
 
 
+def keep_warnings():
+    """For the last step, which says all of them."""
+    for text in node.WARNINGS:
+        add("warnings", text.replace("\n", " "))
+
+
 def forget():
     """In one step: of half of it, a later run would take for new what was there before."""
     remove(node.UNDO + ".done")

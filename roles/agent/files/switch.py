@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import time
-import zipfile
 
 import node
 import record
@@ -15,13 +14,13 @@ import restore
 import undo
 
 CONFIRM_S, ENDS_S = 60, 45
-MACHINES = {"amd64": 62, "arm64": 183}  # of ELF files
 
 
 def switch(run, release, sha256, arch, levelled=False, restart=True):
     """Everything lies there but the links. ``restart``: also when what runs is this release already."""
     with node.locked():
         undo.need_own(run)
+        node.WARNINGS[:0] = record.lines("warnings")
         try:
             return _switch(release, sha256, arch, levelled, restart)
         except OSError as error:
@@ -33,8 +32,8 @@ def switch(run, release, sha256, arch, levelled=False, restart=True):
 
 def _switch(release, sha256, arch, levelled, restart):
     folder = node.RELEASES + "/" + release
-    need_whole(folder, sha256)
-    need_arch(folder, arch)
+    undo.need_whole(folder, sha256)
+    undo.need_arch(folder, arch)
     put_copy(folder + "/agent.yaml", 0o600, node.SETTINGS)
     put_copy(folder + "/" + node.UNIT, 0o644, node.UNIT_FILE)
     before = point_links(release)
@@ -51,8 +50,8 @@ def earlier(run, release, machines):
     with node.locked():
         undo.need_own(run)
         try:
-            need_whole(folder, release.rpartition("-")[2])
-            need_arch(folder, machines.get(os.uname().machine, ""))
+            undo.need_whole(folder, release.rpartition("-")[2])
+            undo.need_arch(folder, machines.get(os.uname().machine, ""))
             put_copy(node.SETTINGS, 0o600, folder + "/agent.yaml")
             code, _, said = node.agent(folder, "config", "check", "--config", node.SETTINGS)
             if code:
@@ -79,34 +78,6 @@ def put_key(run, key):
         undo.need_own(run)
         put(node.KEY_FILE, 0o600, key.encode())
         return {}
-
-
-def need_whole(folder, sha256):
-    """What was copied must be what is started: a disk can be broken, and others can write, too."""
-    program = folder + "/" + node.PROGRAM
-    found = node.digest(program)
-    if not found.startswith(sha256):
-        text = "%s is not the build that was wanted: found sha256 %s, wanted %s"
-        raise node.Refusal(node.DOWNLOAD, text % (program, found or "nothing", sha256))
-    if not os.access(program, os.X_OK):
-        raise node.Refusal(node.STEP, f"{node.OPT} is mounted noexec, and the agent could not be started from it")
-
-
-def need_arch(folder, arch):
-    """The native parts in the build are for this machine: its name or its manifest may be wrong about that."""
-    try:
-        with zipfile.ZipFile(folder + "/" + node.PROGRAM) as archive:
-            names = [name for name in archive.namelist() if name.endswith(".so")]
-            heads = [archive.open(name).read(20) for name in names]
-    except (OSError, zipfile.BadZipFile) as error:
-        raise node.Refusal(node.DOWNLOAD, f"{folder}/{node.PROGRAM} is no build: {error}") from None
-    wanted = MACHINES.get({"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, arch))
-    found = {int.from_bytes(head[18:20], "little") for head in heads if head[:4] == b"\x7fELF"}
-    if found - {wanted}:
-        names = {number: name for name, number in MACHINES.items()}
-        other = ", ".join(sorted(names.get(number, str(number)) for number in found - {wanted}))
-        text = "%s/%s is a build for %s, and this host is %s"
-        raise node.Refusal(node.HOST, text % (folder, node.PROGRAM, other, os.uname().machine))
 
 
 def put_copy(path, mode, source):
@@ -236,7 +207,7 @@ def journal(since):
 
 def finish(release, before, sha256):
     """What is confirmed stays. The release that ran before keeps the settings that it ran with."""
-    need_whole(node.RELEASES + "/" + release, sha256)
+    undo.need_whole(node.RELEASES + "/" + release, sha256)
     kept, old = record.FILES + node.SETTINGS, node.RELEASES + "/" + before
     if before and before != release and os.path.isfile(old + "/agent.yaml") and os.path.isfile(kept):
         differs = node.read(kept) != node.read(old + "/agent.yaml")

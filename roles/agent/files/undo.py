@@ -6,10 +6,11 @@ what the next run goes by.
 
 import glob
 import os
+import zipfile
 
 import level as levelling
 import node
-from record import FILES, add, copy, forget, lines, mark, marked, remove, settle
+from record import FILES, add, copy, forget, keep_warnings, lines, mark, marked, remove, settle
 from restore import take_back
 
 
@@ -30,6 +31,7 @@ def begin(run, release, level=False):
             raise failed(node.STEP, f"{error.filename}: {error.strerror}{obstacle(error.filename)}") from None
         except node.Refusal as error:
             raise failed(error.code, str(error)) from None
+        keep_warnings()
         return {"said": said}
 
 
@@ -93,6 +95,39 @@ def need_own(run):
     if found != run or not marked("complete"):
         text = "another run has changed this host in the meantime (%s)" % (found or "its record is gone")
         raise node.Refusal(node.STEP, text)
+
+
+# Is the build what was wanted?
+
+MACHINES = {"amd64": 62, "arm64": 183}  # of ELF files
+
+
+def need_whole(folder, sha256):
+    """What was copied must be what is started: a disk can be broken, and others can write, too."""
+    program = folder + "/" + node.PROGRAM
+    found = node.digest(program)
+    if not found.startswith(sha256):
+        text = "%s is not the build that was wanted: found sha256 %s, wanted %s"
+        raise node.Refusal(node.DOWNLOAD, text % (program, found or "nothing", sha256))
+    if not os.access(program, os.X_OK):
+        raise node.Refusal(node.STEP, f"{node.OPT} is mounted noexec, and the agent could not be started from it")
+
+
+def need_arch(folder, arch):
+    """The native parts in the build are for this machine: its name or its manifest may be wrong about that."""
+    try:
+        with zipfile.ZipFile(folder + "/" + node.PROGRAM) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".so")]
+            heads = [archive.open(name).read(20) for name in names]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise node.Refusal(node.DOWNLOAD, f"{folder}/{node.PROGRAM} is no build: {error}") from None
+    wanted = MACHINES.get({"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, arch))
+    found = {int.from_bytes(head[18:20], "little") for head in heads if head[:4] == b"\x7fELF"}
+    if found - {wanted}:
+        names = {number: name for name, number in MACHINES.items()}
+        other = ", ".join(sorted(names.get(number, str(number)) for number in found - {wanted}))
+        text = "%s/%s is a build for %s, and this host is %s"
+        raise node.Refusal(node.HOST, text % (folder, node.PROGRAM, other, os.uname().machine))
 
 
 # Taking back

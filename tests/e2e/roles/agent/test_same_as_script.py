@@ -1,4 +1,4 @@
-"""From bare nodes to an upgrade, back and away: the role on one node, the scripts on the other, and both leave the same.
+"""From bare nodes to an upgrade, back and away: the role on one node, the scripts on another, and both leave the same.
 
 The tests of this file go on from each other.
 """
