@@ -12,6 +12,8 @@ import yaml
 
 from tests.e2e.roles.bare import make_bare, publish
 from tests.e2e.roles.builds import Builds
+from tests.e2e.roles.control_plane.server_builds import ServerBuilds
+from tests.e2e.roles.control_plane.site import certificate
 from tests.integration.distribution.authority import Authority
 from tests.lab import Lab, LabError, Node, places, ssh
 from tests.lab.control_plane import ControlPlane
@@ -45,15 +47,19 @@ def create(lab: Lab, scenario: str, folder: Path, platforms: Sequence[dict[str, 
     builds = Builds()
     plane = _plane(scenario)
     plane.remove()
-    if any("control_plane" in one.get("groups", ()) for one in platforms):
+    authority = Authority(folder).file
+    by_role = [taken[one["name"]].address for one in platforms if "control_plane" in one.get("groups", ())]
+    server: dict[str, str] = {}
+    if by_role:
         plane.prepare()  # its key only
-        url = f"http://{next(taken[one['name']].address for one in platforms if 'control_plane' in one['groups'])}:3333"
+        certificate(folder, by_role[0])
+        server = {"server_builds": str(ServerBuilds()["first"]), "tls": str(folder)}
     else:
         plane.start()
         publish(plane, builds.first)
-        url = plane.url
     facts = {
-        "url": url,
+        **server,
+        "url": f"https://{by_role[0]}:3333" if by_role else plane.url,
         "key_file": str(plane.key_file),
         "token_file": str(plane.token_file),
         "builds": str(builds.first),
@@ -62,7 +68,7 @@ def create(lab: Lab, scenario: str, folder: Path, platforms: Sequence[dict[str, 
         "first_release": builds.release(builds.first),
         "newer_release": builds.release(builds.newer),
         "mirror_url": f"http://{plane.settings['mirror_listen']}",
-        "ca_file": str(Authority(folder).file),
+        "ca_file": str(authority),
         "task_image": lab.task_image,
         "made": made,
         "nodes": {name: {"name": node.name, "address": node.address} for name, node in taken.items()},
