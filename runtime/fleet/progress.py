@@ -249,10 +249,11 @@ def told(said: Mapping[str, Any]) -> str:
 
 
 def remaining_s(progress: Progress, at: float) -> float | None:
-    """About how long the waves that are left take, judged by those that have ended; None: nobody can know."""
+    """About how long the waves that are left take, judged by those that have ended; None: nobody can know, also not of
+    a wave that takes longer than they did."""
     total, ended = progress.waves_total, [wave for wave in progress.waves if wave.ended is not None]
     if total is None or not ended or len(progress.waves) > total:
         return None
     mean = sum((wave.ended or 0) - wave.began for wave in ended) / len(ended)
     spent = at - progress.wave.began if progress.wave is not None else 0.0
-    return max(0.0, mean * (total - len(ended)) - spent)
+    return mean * (total - len(ended)) - spent if spent <= mean else None

@@ -17,6 +17,8 @@ from runtime.fleet.reasons import Line
 
 STILL_S = 60.0
 """Without a terminal, where nothing moved for so long, a line says that the run goes on."""
+DRAW_S = 0.2
+"""A terminal is drawn no more often."""
 ROOM = 8
 """Lines of a terminal that the table of hosts leaves free."""
 
@@ -103,6 +105,7 @@ class Moving:
         from rich.console import Console
         from rich.live import Live
 
+        self._drawn = -DRAW_S
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         # It is drawn when something moved or time went by: no thread of its own that a fork could meet.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -122,7 +125,9 @@ class Moving:
         self._print(harmless.harmless(MASKER.text(text)) + harmless.rest(), "dim")
 
     def tick(self, progress: Progress, at: float) -> None:
-        self._live.update(self._table(progress, at), refresh=True)
+        if at - self._drawn >= DRAW_S:
+            self._drawn = at
+            self._live.update(self._table(progress, at), refresh=True)
 
     def close(self) -> None:
         self._live.stop()

@@ -179,7 +179,8 @@ def test_without_sizes_nobody_knows_how_many_waves_there_are() -> None:
         ([play(WAVES), begins("a")], 9.0, None),
         ([play(WAVES), begins("a"), play(WAVES)], 2.0, 4.0),  # two waves of 2 s each are left
         ([play(WAVES), begins("a"), play(WAVES), begins("b")], 3.0, 3.0),  # one second of them is gone
-        ([play(WAVES), begins("a"), play(WAVES), begins("b")], 99.0, 0.0),  # never below nothing
+        ([play(WAVES), begins("a"), play(WAVES), begins("b")], 99.0, None),  # it takes longer than the first did
+        ([play(WAVES), begins("a"), play(WAVES), begins("b"), play(WAVES), begins("c"), stats()], 9.0, 0.0),
     ],
 )
 def test_what_remains_is_known_from_waves_that_have_ended(events: list[Event], at: float, left: float | None) -> None:
