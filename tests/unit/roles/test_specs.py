@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs import role_tables
-from tests.unit.roles import ROLES, loaded, specs, tasks_of, variables
+from tests.unit.roles import ROLES, loaded, specs, task_files, tasks_of, variables
 
 SECRET = re.compile(r"(key|token|password|secret|dsn)s?$")
 INCLUDES = ("ansible.builtin.include_tasks", "ansible.builtin.import_tasks")
@@ -43,6 +43,28 @@ def test_every_entry_point_has_a_spec(role: Path) -> None:
     described = set(specs(role))
     assert described - files == set(), "described, and no file"
     assert files - described - included(role) == set(), "neither described nor part of another entry point"
+
+
+CALLS = ("ansible.builtin.import_role", "ansible.builtin.include_role")
+# What operators and other helpers of the fleet call by name, besides what the playbooks do.
+PUBLIC = {
+    "agent": {"main", "level", "rollback", "uninstall", "look", "cordon", "uncordon", "confirm"},
+    "control_plane": {"main", "rollback"},
+    "distribution": {"main", "verify"},
+    "docker_engine": {"main"},
+    "node_preflight": {"settings", "main", "report"},
+}
+
+
+def test_what_is_called_by_name_is_described() -> None:
+    called = {role: set(entries) for role, entries in PUBLIC.items()}
+    for path in task_files():
+        for task in tasks_of(path):
+            for word in CALLS:
+                if word in task:
+                    called[task[word]["name"]].add(task[word].get("tasks_from", "main").removesuffix(".yml"))
+    for role in ROLES:
+        assert called[role.name] - set(specs(role)) == set(), role.name
 
 
 @EACH
