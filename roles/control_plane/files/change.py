@@ -22,14 +22,18 @@ from host import (
     UNIT,
     Refusal,
     active,
+    backups,
     contents,
     install,
+    journalled,
     lacks_command,
     link,
     owner,
+    prune,
     put_link,
     run,
     said,
+    save,
     started_with,
     systemctl,
     whole,
@@ -105,7 +109,7 @@ def switch(words):
     if words["check"] or (not plan and not JOURNAL.exists()):
         return said("unchanged" if not plan else "changed", link("current"), words["release"], ", ".join(plan))
     other_database(words, link("current"), files)
-    return change(words, words["release"], files)
+    return change(words, "switch", words["release"], files)
 
 
 def other_database(words, old, files):
@@ -122,10 +126,13 @@ def other_database(words, old, files):
 
 def rollback(words):
     """To the release before, with the settings that it had and a database that it can serve."""
+    cut = journalled()
     old, to = link("current"), words["release"] or link("previous")
+    if cut.get("do") == "rollback":
+        to = cut["to"]  # the links may have changed places already
     if to is None or not whole(to):
         raise Refusal(f"there is no whole release {to or 'before this one'} in {RELEASES} to go back to")
-    if to == old:
+    if to == old and not cut:
         return said("unchanged", old, to, "it is the release in force")
     # The key stays: nodes have the one of today.
     files = {**contents(), **contents(RELEASES / to)}
@@ -141,24 +148,29 @@ def rollback(words):
         if copy["control_plane_id"] != state["control_plane_id"]:
             raise Refusal(f"the backup {copy['file']} is another control plane's")
         if copy["revision"] != state["revision"] and not words["loses_data"]:
-            raise Refusal(
-                f"since the backup of {to} (revision {copy['revision']}) the database has gone on to revision "
-                f"{state['revision']}: what was done meanwhile would be lost. control_plane_rollback_loses_data: true "
-                "goes back all the same; the server then says rolled_back, and heterofleet server accept-restore "
-                "takes from the nodes what they hold"
-            )
+            raise Refusal(lost(copy, state))
     if words["check"]:
         return said("changed", old, to, f"with the database of {copy['file']}" if copy else "the database stays")
-    return change(words, to, files, copy)
+    return change(words, "rollback", to, files, copy)
 
 
-def change(words, to, files, copy=None):
+def lost(copy, state):
+    return (
+        f"since the backup of {copy['release']} (revision {copy['revision']}) the database has gone on to revision "
+        f"{state['revision']}: what was done meanwhile would be lost. control_plane_rollback_loses_data: true goes "
+        "back all the same; the server then says rolled_back, and heterofleet server accept-restore takes from the "
+        "nodes what they hold"
+    )
+
+
+def change(words, do, to, files, copy=None):
     """Stop, copy the database, install, start, wait; what does not come up is taken back."""
-    journal = json.loads(JOURNAL.read_text()) if JOURNAL.exists() else {}
-    if not journal:
-        journal = {"from": link("current"), "previous": link("previous"), "backup": None}
-        shutil.rmtree(BEFORE, ignore_errors=True)
-        install(words, contents(), BEFORE)
+    journal = journalled()
+    if (journal.get("do"), journal.get("to")) != (do, to):
+        if not journal or link("current") != journal["from"]:
+            shutil.rmtree(BEFORE, ignore_errors=True)
+            install(words, contents(), BEFORE)
+        journal = {"do": do, "from": link("current"), "to": to, "previous": link("previous"), "backup": None}
         save(journal)
     old = journal["from"]
     try:
@@ -167,6 +179,9 @@ def change(words, to, files, copy=None):
             save(journal)
         if copy is not None:
             systemctl("stop", UNIT)
+            left = journal["backup"]
+            if left["revision"] != copy["revision"] and not words["loses_data"]:
+                raise RuntimeError(lost(copy, left))  # in the moment before it stopped
             tool(words, old, "restore", copy["file"])
         install(words, files)
         put_link("current", to)
@@ -270,26 +285,3 @@ def last_words(since):
         line for line in lines if line.strip() and not re.match(r"(Start|Stopp|Schedul)|heterofleet-server\.", line)
     ]
     return " / ".join(ours[-3:]) or "it said nothing"
-
-
-def save(journal):
-    write(JOURNAL, json.dumps(journal).encode(), 0o600, (0, 0))
-
-
-def backups(words):
-    """What is known of each backup, the newest first."""
-    found = [json.loads(path.read_text()) for path in sorted(Path(words["backups"]).glob("*.json"), reverse=True)]
-    return [meta for meta in found if Path(meta["file"]).exists()]
-
-
-def prune(words):
-    """Old backups and releases go; those that a rollback would need stay."""
-    for meta in backups(words)[words["keep_backups"] :]:
-        Path(meta["file"]).unlink(missing_ok=True)
-        Path(f"{meta['file']}.json").unlink(missing_ok=True)
-    kept = {link("current"), link("previous")}
-    others = sorted(
-        (path for path in RELEASES.iterdir() if path.name not in kept), key=lambda path: path.stat().st_mtime
-    )
-    for path in others[: max(0, len(others) + len(kept) - words["keep_releases"])]:
-        shutil.rmtree(path)

@@ -7,6 +7,7 @@ the service stopped half-way.
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import pwd
 import shutil
@@ -213,3 +214,31 @@ def write(path, data, mode, who):
 
 def said(result, old, to, reason, backup=None):
     return {"result": result, "from": old, "to": to, "reason": reason, "backup": backup}
+
+
+def save(journal):
+    write(JOURNAL, json.dumps(journal).encode(), 0o600, (0, 0))
+
+
+def journalled():
+    """The change that was cut off; empty: none was."""
+    return json.loads(JOURNAL.read_text()) if JOURNAL.exists() else {}
+
+
+def backups(words):
+    """What is known of each backup, the newest first."""
+    found = [json.loads(path.read_text()) for path in sorted(Path(words["backups"]).glob("*.json"), reverse=True)]
+    return [meta for meta in found if Path(meta["file"]).exists()]
+
+
+def prune(words):
+    """Old backups and releases go; those that a rollback would need stay."""
+    for meta in backups(words)[words["keep_backups"] :]:
+        Path(meta["file"]).unlink(missing_ok=True)
+        Path(f"{meta['file']}.json").unlink(missing_ok=True)
+    kept = {link("current"), link("previous")}
+    others = sorted(
+        (path for path in RELEASES.iterdir() if path.name not in kept), key=lambda path: path.stat().st_mtime
+    )
+    for path in others[: max(0, len(others) + len(kept) - words["keep_releases"])]:
+        shutil.rmtree(path)
