@@ -92,7 +92,7 @@ def test_nothing_begins_after_a_wave_that_is_not_well(result: str) -> None:
 
 
 def test_a_wave_begins_when_those_before_are_well() -> None:
-    facts = [host("a", 1, "changed"), host("b", 1, "unchanged"), host("r", 1, "refused"), host("c")]
+    facts = [host("a", 1, "changed"), host("b", 1, "unchanged"), host("r", 1, "refused"), host("c"), host("later")]
     assert waves.begin_wave(facts, ["c"], None, False) == {"number": 2, "stop": "", "gone": {}}
     assert waves.begin_wave(facts, ["c"], None, True)["stop"] == "a stop was asked for"
     assert waves.begin_wave(facts, ["c"], None, False, "stop")["stop"].endswith("did not come back well: r")
