@@ -14,6 +14,8 @@ from tests.lab import Node
 from tests.lab.control_plane import ControlPlane
 from tests.lab.simulated_node import SimulatedNode
 
+pytestmark = pytest.mark.timeout(900)
+
 # A Python of this node before all others, in another time.
 FAST_PYTHON = """#!/bin/sh
 LD_PRELOAD=$(echo /usr/lib/*/faketime/libfaketime.so.1) FAKETIME=+90s exec /usr/bin/python3 "$@"

@@ -19,6 +19,8 @@ from tests.integration.distribution.site import changed, snapshot
 from tests.lab import Node, places
 from tests.lab.control_plane import ControlPlane
 
+pytestmark = pytest.mark.timeout(900)
+
 WRONG = "Wr0ng-key%of/one+host=that&is:strong"
 LOGIN = "pr0xy-l0gin"
 
