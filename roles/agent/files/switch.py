@@ -156,12 +156,14 @@ def start(release, levelled):
     record.mark("touched", pid + "\n")
     started = int(time.time())
     if levelled:
-        # A build is unpacked once and then believed: unpack it again, and not under an agent that runs.
+        # A build is unpacked once and then believed: unpack it again, and not under an agent that runs. The time for
+        # the heartbeat begins after that.
         if not restore.stop_firmly(25):
             raise node.Refusal(node.STEP, "cannot stop " + node.UNIT)
         shutil.rmtree(node.CACHE)
         os.mkdir(node.CACHE)
         os.chmod(node.CACHE, 0o755)
+        node.agent(node.RELEASES + "/" + release, "version")
         pid = "0"
     node.service("reset-failed", node.UNIT)
     if node.service("restart", "--no-block", node.UNIT)[0]:

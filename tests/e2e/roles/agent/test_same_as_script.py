@@ -19,6 +19,7 @@ from tests.integration.distribution.authority import Authority
 from tests.integration.distribution.site import KEY, Site, changed, snapshot
 from tests.lab import Lab, Node
 
+pytestmark = pytest.mark.timeout(900)  # three hosts at a time, on a machine that others use, too
 SETTINGS = "/etc/heterofleet/agent.yaml"
 PEM = "/root/ca.pem"
 # Said in check mode by a task of its own, because the real one does more than one module could say.
