@@ -1,9 +1,9 @@
 """What a run is at any moment, made from Ansible's events alone: no clock, no file, no terminal.
 
 A host waits, is under way (in a phase), and ends. The last word on a host is the role's own (the fact
-``agent_outcome``); without one, the task that failed there, or that it was not reached. What works once for all hosts
-is no host's, whatever name Ansible gives it: it is the controller's. A wave is one batch of a play that has
-``serial``.
+``agent_outcome``, or the control plane's); without one, the task that failed there, or that it was not reached. What
+works once for all hosts is no host's, whatever name Ansible gives it: it is the controller's. A wave is one batch of a
+play that has ``serial``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from enum import Enum
 from typing import Any
 
 from runtime.fleet.phases import JUDGES_HOSTS, TELLS, does_something, of_the_run, part, phase
-from runtime.fleet.reasons import Line, findings, reason_of, rows_of
+from runtime.fleet.reasons import Line, reason_of, rows_of, spoken
 
-OUTCOME_FACT, SUMMARY_FACT, VERDICT_FACT = "agent_outcome", "agent_summary", "distribution_verdict"
+OUTCOME_FACTS = ("agent_outcome", "control_plane_outcome")
+SUMMARY_FACT, VERDICT_FACT = "agent_summary", "distribution_verdict"
 """What the roles leave: of a host, of all hosts at the end, and of places and nodes that were compared."""
 CONTROLLER = "localhost"
 RESULTS = ("unchanged", "changed", "restored", "failed", "refused", "skipped")
@@ -138,7 +139,7 @@ class Progress:
         if kind == "runner_on_ok":
             host.changes += result.get("changed") is True
             facts = result.get("ansible_facts")
-            return self._facts(host, facts, at) if isinstance(facts, Mapping) else findings(data, result)
+            return self._facts(host, facts, at) if isinstance(facts, Mapping) else spoken(data, result)
         if kind == "runner_on_unreachable":
             host.unreachable = host.unanswered = True
             host.fault = reason_of(data, result)
@@ -159,9 +160,10 @@ class Progress:
 
     def _facts(self, host: Host, facts: Mapping[str, Any], at: float) -> list[Line]:
         lines = []
-        said, summed, verdict = (facts.get(name) for name in (OUTCOME_FACT, SUMMARY_FACT, VERDICT_FACT))
-        if isinstance(said, Mapping):
-            lines += self._said(host, said, at)
+        summed, verdict = facts.get(SUMMARY_FACT), facts.get(VERDICT_FACT)
+        for said in (facts.get(name) for name in OUTCOME_FACTS):
+            if isinstance(said, Mapping):
+                lines += self._said(host, said, at)
         if isinstance(summed, Mapping):
             for row in rows_of(summed.get("rows")):
                 # What the control plane says at the end is newer than what the host said in its wave.

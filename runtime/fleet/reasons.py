@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.fleet.phases import of_the_run, part
+
 LONGEST = 600
+TOLD_ANYWAY = (("agent", "summary"), ("distribution", "verify"))
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,13 @@ def reason_of(data: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     return _cut(f"{task}: {said}" if said else f"{task}: failed without words")
 
 
-def findings(data: Mapping[str, Any], result: Mapping[str, Any]) -> list[Line]:
-    """What the look at all hosts has found, which also tells of what stands in nobody's way."""
-    if data.get("role") != "node_preflight" or str(data.get("task_action")).rpartition(".")[2] != "debug":
+def spoken(data: Mapping[str, Any], result: Mapping[str, Any]) -> list[Line]:
+    """What a role says to people: findings, tables, what would be done. Not what the summary tells anyway."""
+    says = str(data.get("task_action") or "").rpartition(".")[2] == "debug" and isinstance(result.get("msg"), str)
+    if not says or not data.get("role") or part(data) in TOLD_ANYWAY:
         return []
-    return [Line(line) for line in str(result.get("msg") or "").splitlines() if line.strip()]
+    host = "" if of_the_run(data) else str(data.get("host") or "")
+    return [Line(line, host) for line in result["msg"].splitlines() if line.strip()]
 
 
 def rows_of(value: Any) -> list[Mapping[str, Any]]:

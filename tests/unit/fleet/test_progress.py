@@ -97,6 +97,10 @@ def test_a_host_begins_moves_and_ends() -> None:
         (says("a", "changed", "", "1"), "a: changed 1"),
         (says("a", "restored", "1", "2", "it is silent"), "a: restored 1 -> 2: it is silent"),
         (says("a", "refused", reason="no key"), "a: refused no key"),
+        (
+            well("a", control_plane_outcome={"result": "changed", "from": "1", "to": "2", "backup": {}}),
+            "a: changed 1 -> 2",
+        ),
     ],
 )
 def test_the_last_word_is_the_roles_own(said: Event, line: str) -> None:
@@ -240,10 +244,22 @@ def test_what_the_control_plane_says_at_the_end_is_newer() -> None:
     assert list(progress.hosts) == ["a"]
 
 
-def test_findings_of_the_preflight_are_shown_line_by_line() -> None:
-    found = well("a", "node_preflight/report")
-    found["event_data"] |= {"task_action": "ansible.builtin.debug", "res": {"msg": "a  key  refused\n\nb  clock  late"}}
-    assert told(Progress(["a"]), found) == ["a  key  refused", "b  clock  late"]
+@pytest.mark.parametrize(
+    ("where", "said", "lines"),
+    [
+        ("node_preflight/report", "a  key  refused\n\nb  clock  late", ["a  key  refused", "b  clock  late"]),
+        ("distribution/compare", "Found:\nmirror  differs", ["Found:", "mirror  differs"]),
+        ("agent/change", "1.0 -> 1.1", ["a: 1.0 -> 1.1"]),
+        ("agent/summary", "TABLE", []),  # the command has its own
+        ("distribution/verify", "TABLE", []),
+        ("/deploy", "hello", []),
+        ("agent/change", {"not": "words"}, []),
+    ],
+)
+def test_what_a_role_says_is_shown_line_by_line(where: str, said: Any, lines: list[str]) -> None:
+    event = well("a", where)
+    event["event_data"] |= {"task_action": "ansible.builtin.debug", "res": {"msg": said}}
+    assert told(Progress(["a"]), event) == lines
 
 
 def test_ignored_failures_are_none() -> None:
