@@ -1,4 +1,5 @@
-# Asks the container engine behind a socket for its version: SOCKET. Prints it, or ends with 1.
+# Asks the container engine behind a socket for its version: SOCKET. Prints it, or ends with 1; with 3 where nobody
+# listens, and the socket is what another engine left.
 # The text stands between single quotes in the scripts, so it contains none.
 import http.client
 import json
@@ -17,5 +18,7 @@ try:
     engine = Engine("engine")
     engine.request("GET", "/version")
     sys.stdout.write(json.loads(engine.getresponse().read())["Version"])
+except ConnectionRefusedError:
+    sys.exit(3)
 except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
     sys.exit(1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,10 +89,16 @@ exit 0
 """
 
 
-def engine(tmp_path: Path, tools: dict[str, str], words: str, dry_run: str = "no") -> subprocess.CompletedProcess[str]:
+TOLD = '{ [ "$2" = "$ASK_ENGINE" ] || return 0; [ -e @/answers ] && echo 27.1; }'
+
+
+def engine(
+    tmp_path: Path, tools: dict[str, str], words: str, dry_run: str = "no", python: str = TOLD
+) -> subprocess.CompletedProcess[str]:
     """The part of the script that cares for the engine, with nothing on PATH but these tools.
 
     ``tools``: name -> cases of its command line; a tool that makes the engine answer makes the file ``answers``.
+    ``python``: what the node's Python does when it is asked for the engine.
     """
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -105,7 +113,7 @@ def engine(tmp_path: Path, tools: dict[str, str], words: str, dry_run: str = "no
     # The engine itself, and what systemd knows of it, are told here.
     told = f"""
         PYTHON=python_of_the_node DOCKER_SOCKET={tmp_path}/no.sock WITH_DOCKER={words} DRY_RUN={dry_run}
-        python_of_the_node() {{ [ "$2" = "$ASK_ENGINE" ] || return 0; [ -e {tmp_path}/answers ] && echo 27.1; }}
+        python_of_the_node() {python.replace("@/", f"{tmp_path}/")}
         PATH={folder}
         need_engine
         echo "ENGINE=$ENGINE $ENGINE_VERSION"
@@ -159,6 +167,18 @@ def test_no_engine(tmp_path: Path, tools: dict[str, str], words: str, code: int,
     done = engine(tmp_path, tools, words)
     assert done.returncode == code, done.stdout
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("listens", "said"), [(False, "run this again with --with-docker"), (True, "does not answer on")]
+)
+def test_a_socket_that_a_removed_engine_left(tmp_path: Path, listens: bool, said: str) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "no.sock"))
+        if listens:  # and never answers
+            left.listen()
+        done = engine(tmp_path, {"systemctl": NO_UNIT}, "no", python=f'{{ "{sys.executable}" "$@"; }}')
+    assert (done.returncode, said in done.stderr) == (5, True), done.stderr
 
 
 def test_a_dry_run_installs_no_engine(tmp_path: Path) -> None:
