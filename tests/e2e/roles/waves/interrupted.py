@@ -51,9 +51,11 @@ def draw(points: int, seed: int) -> list[Point]:
     """``points`` of them, the same for the same seed."""
     chance = random.Random(seed)
     always = [Point(chance.choice(HOWS), moment=moment, node=chance.randrange(3)) for moment in MOMENTS]
+    # One in each slice of the run, so that a draw cannot leave half of it out.
+    slices = max(0, points - len(always))
     others = [
-        Point(chance.choice(HOWS), share=chance.uniform(0.02, 0.98), pause=chance.uniform(0, 0.5))
-        for _ in range(max(0, points - len(always)))
+        Point(chance.choice(HOWS), share=(number + chance.random()) / slices, pause=chance.uniform(0, 0.5))
+        for number in range(slices)
     ]
     drawn = always + others
     chance.shuffle(drawn)
