@@ -38,7 +38,7 @@ lint: venv ## ruff, mypy, shellcheck, ansible-lint
 	$(ANSIBLE) ansible-lint --offline -q
 
 role-docs: venv ## the tables of variables in the roles' READMEs, from their argument specs
-	$(BIN)/python docs/role_tables.py
+	$(BIN)/python -m tests.role_tables
 
 test: prepare lint ## everything but the long runs
 	$(BIN)/python -m tests.lanes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import role_tables
+from tests import role_tables
 from tests.unit.roles import ROLES, loaded, specs, task_files, tasks_of, variables
 
 SECRET = re.compile(r"(key|token|password|secret|dsn)s?$")
