@@ -32,7 +32,10 @@ def run(chosen: list[str]) -> int:
     try:
         for name in chosen or scenarios():
             began = time.monotonic()
-            code = subprocess.run([BIN / "molecule", "test", "--scenario-name", name], cwd=ROOT, env=environ).returncode
+            # By name: molecule finds it by itself in a checkout only.
+            shared = ("--base-config", ROOT / ".config" / "molecule" / "config.yml")
+            words = [BIN / "molecule", *shared, "test", "--scenario-name", name]
+            code = subprocess.run(words, cwd=ROOT, env=environ).returncode
             worst = max(worst, abs(code))
             lines.append(f"{name:<14} {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - began:.0f} s")
     finally:
