@@ -1,4 +1,5 @@
 """What a deployment has done to this host, as one JSON object; changes nothing. Runs on Python 3.9 and later."""
+# ruff: noqa: PTH, T201 (its output is what Ansible reads)
 
 import hashlib
 import json
@@ -9,19 +10,19 @@ import subprocess
 import sys
 
 UNIT = "heterofleet-agent.service"
-PROPERTIES = (
-    "ActiveState SubState UnitFileState Type WatchdogUSec Restart RestartUSec KillMode TimeoutStopUSec OOMScoreAdjust "
-    "NeedDaemonReload MainPID SystemCallFilter Wants Requires After NRestarts"
-).split()
-PATHS = (
-    "/etc /opt /usr/local/bin /etc/systemd/system /etc/heterofleet /etc/heterofleet/agent.key "
-    "/etc/heterofleet/agent.yaml /etc/systemd/system/heterofleet-agent.service /opt/heterofleet "
-    "/opt/heterofleet/releases /usr/local/bin/heterofleet-agent"
-).split()
+PROPERTIES = """
+ActiveState SubState UnitFileState Type WatchdogUSec Restart RestartUSec KillMode TimeoutStopUSec OOMScoreAdjust
+NeedDaemonReload MainPID SystemCallFilter Wants Requires After NRestarts
+"""
+PATHS = """
+/etc /opt /usr/local/bin /etc/systemd/system /etc/heterofleet /etc/heterofleet/agent.key
+/etc/heterofleet/agent.yaml /etc/systemd/system/heterofleet-agent.service /opt/heterofleet
+/opt/heterofleet/releases /usr/local/bin/heterofleet-agent
+"""
 
 
 def run(*words):
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.stdout.strip()
 
 
@@ -30,20 +31,20 @@ def owner_and_mode(path):
         info = os.stat(path)
     except OSError as error:
         return os.strerror(error.errno or 0)
-    return "%s %o" % (pwd.getpwuid(info.st_uid).pw_name, stat.S_IMODE(info.st_mode))
+    return f"{pwd.getpwuid(info.st_uid).pw_name} {stat.S_IMODE(info.st_mode):o}"
 
 
 def main():
-    shown = run("systemctl", "show", UNIT, "--property", ",".join(PROPERTIES))
+    shown = run("systemctl", "show", UNIT, "--property", ",".join(PROPERTIES.split()))
     unit = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     pid = unit.get("MainPID", "0")
     program = os.path.realpath("/opt/heterofleet/current/heterofleet-agent")
     found = {
-        "python": "%d.%d" % sys.version_info[:2],
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "unit": unit,
         # One line for each socket that the agent or a child of it listens on.
-        "listens": [line for line in run("ss", "-Hltunp").splitlines() if "pid=%s," % pid in line],
-        "paths": {path: owner_and_mode(path) for path in PATHS},
+        "listens": [line for line in run("ss", "-Hltunp").splitlines() if f"pid={pid}," in line],
+        "paths": {path: owner_and_mode(path) for path in PATHS.split()},
         "release": os.path.basename(os.path.dirname(program)),
         "command": os.path.realpath("/usr/local/bin/heterofleet-agent"),
         "status": {},
