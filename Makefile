@@ -6,7 +6,7 @@ export DEBIAN_FRONTEND := noninteractive
 # Ansible's programs call each other by name.
 ANSIBLE := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint role-docs molecule bench fuzz fuzz-guided chaos kill-points lab-up
+.PHONY: help venv prepare demo demo-down demo-purge test test-unit test-integration test-e2e lint role-docs molecule bench fuzz fuzz-guided chaos kill-points fleet-cuts lab-up
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -54,6 +54,7 @@ test-e2e: prepare ## the whole on the lab's fleet
 
 MINUTES ?= 10
 ROUNDS ?= 3
+POINTS ?= 10
 
 SECONDS_EACH ?= 120
 
@@ -72,6 +73,9 @@ kill-points: lab-up ## the agent killed ROUNDS times at every moment of a task's
 
 molecule: prepare ## all scenarios of molecule/ on lab nodes (long), or those that SCENARIO names
 	@$(ANSIBLE) $(BIN)/python -m tests.scenarios run $(SCENARIO)
+
+fleet-cuts: lab-up ## roll-outs cut off at POINTS moments drawn from SEED, and run again
+	$(BIN)/python -m tests.e2e.roles.waves.interrupted --points $(POINTS) $(if $(SEED),--seed $(SEED))
 
 lab-up: prepare
 	@$(BIN)/python -m tests.lab up --nodes 3

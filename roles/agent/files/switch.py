@@ -122,9 +122,9 @@ def point_links(release):
             point(node.COMMAND, program)
         except OSError:
             node.warn("cannot make the link " + node.COMMAND)
-    restore.reload_if_needed()
     if not node.is_enabled() and node.service("enable", "--quiet", "--no-reload", node.UNIT)[0]:
         raise node.Refusal(node.STEP, "cannot enable " + node.UNIT)
+    restore.reload_if_needed()  # newer systemd wants one for the link of "enable", too
     return before
 
 
