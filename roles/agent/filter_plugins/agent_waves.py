@@ -54,6 +54,22 @@ def missing(seen: Facts, was: Facts, release: str) -> list[str]:
     return found
 
 
+def put_back(unconfirmed: Facts, outcome: Facts) -> dict[str, Any]:
+    """The last word on a host whose change was not confirmed. ``outcome``: what the way back said; where there was
+    none to go, still that of the change itself.
+
+    A way back that failed names the release that it was to reach, too: only its result tells.
+    """
+    old, new = unconfirmed["from"], unconfirmed["to"]
+    reason = unconfirmed["reason"]
+    if not old:
+        reason += "; no agent ran before, so there is nothing to put back"
+    elif old == new:
+        reason += "; it ran this release before, so there is none to put back: its settings or its machine may be why"
+    back = old not in ("", new) and outcome.get("to") == old and outcome.get("result") in WELL
+    return {"result": "restored" if back else "failed", "from": old, "to": new, "reason": reason}
+
+
 def begin_wave(
     facts: Sequence[Facts], batch: Iterable[str], nodes: Sequence[Facts] | None, stop: bool, refused: str = "skip"
 ) -> dict[str, Any]:
@@ -218,6 +234,7 @@ class FilterModule:
             "agent_before": before,
             "agent_both_ways": both_ways,
             "agent_missing": missing,
+            "agent_put_back": put_back,
             "agent_begin_wave": begin_wave,
             "agent_facts_of": facts_of,
             "agent_fallen": fallen,

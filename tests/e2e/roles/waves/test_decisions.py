@@ -68,6 +68,27 @@ def test_a_node_of_which_nothing_was_known_has_only_to_run_that_build() -> None:
     assert waves.missing({"status": -1, "msg": "Connection refused"}, {}, RELEASE) == ["it answers Connection refused"]
 
 
+@pytest.mark.parametrize(
+    ("before", "way_back", "result", "more"),
+    [
+        ("a", {"result": "changed", "to": "a"}, "restored", ""),
+        ("a", {"result": "unchanged", "to": "a"}, "restored", ""),
+        # A way back that failed, and was itself taken back, names where it was to go.
+        ("a", {"result": "restored", "to": "a"}, "failed", ""),
+        ("a", {"result": "failed", "to": "a"}, "failed", ""),
+        # Nowhere to go: what is there is still the change's own word.
+        ("b", {"result": "changed", "to": "b"}, "failed", "; it ran this release before"),
+        ("", {"result": "changed", "to": "b"}, "failed", "; no agent ran before"),
+    ],
+)
+def test_only_a_host_that_went_back_is_called_restored(
+    before: str, way_back: dict[str, Any], result: str, more: str
+) -> None:
+    told = waves.put_back({"from": before, "to": "b", "reason": "not heard"}, way_back)
+    assert (told["result"], told["from"], told["to"]) == (result, before, "b")
+    assert told["reason"].startswith("not heard" + more)
+
+
 def host(name: str, wave: int = 0, result: str = "", *, run: int = 0, **more: Any) -> dict[str, Any]:
     return {
         "name": name,
