@@ -135,9 +135,13 @@ def whole_cards(node: Node) -> Optional[list[Mapping[str, Any]]]:
 
 
 def plain(value: Any) -> Any:
-    """The value with every text that could be a template marked as none, in the way that Ansible reads."""
+    """The value with every text that could be a template marked as none, in the way that Ansible reads.
+
+    A name of Ansible's own marks makes the map another kind of thing to it, or the whole inventory unreadable: one node
+    must not do that to all, so such a name is left out.
+    """
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): plain(one) for name, one in value.items() if not str(name).startswith("__ansible_")}
     if isinstance(value, list):
         return [plain(one) for one in value]
     return {"__ansible_unsafe": value} if isinstance(value, str) and re.search(r"\{[{%#]", value) else value

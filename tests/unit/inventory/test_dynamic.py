@@ -134,3 +134,10 @@ def test_five_thousand_nodes() -> None:
     assert len(said["state_lost"]["hosts"]) == count / 2 and len(said["label_rack_r7"]["hosts"]) == count / 100
     assert len(said) == 100 + len(ALL) + 1
     assert json.dumps(said) == json.dumps(DYNAMIC.inventory(reversed(nodes))[0] | {"_meta": said["_meta"]})
+
+
+def test_a_name_of_ansible_s_own_marks_in_one_node_leaves_the_inventory_readable() -> None:
+    labels = {"__ansible_type": "x", "__ansible_vault": "x", "rack": "a"}
+    said, _ = DYNAMIC.inventory([node(labels=labels, gpus=[{"class": "__ansible_type"}])])
+    variables = said["_meta"]["hostvars"]["gpu-a"]
+    assert (variables["heterofleet_labels"], variables["heterofleet_cards"]) == ({"rack": "a"}, {})
