@@ -197,10 +197,12 @@ def verdict(
     hostvars: Mapping[str, Row],
     hosts: Sequence[str],
     folder: str,
+    server_url: str,
 ) -> dict[str, Any]:
     """Everything that was looked at: ``{"good", "text", "places": [row], "nodes": {host: how it differs}, "equal"}``.
 
-    ``compared`` and ``heard``: what the commands printed; ``hosts``: the nodes of the play.
+    ``compared`` and ``heard``: what the commands printed; ``hosts``: the nodes of the play. Without a ``server_url``
+    the control plane was not looked at, and then nothing is called good.
     """
     rows = rows_of(compared.get("stdout", ""))
     if not rows:
@@ -223,6 +225,8 @@ def verdict(
             differs[host] = words
     equal = [host for host in hosts if host not in differs]
     build = f"{manifest['version']}/{manifest['commit']}{'-dirty' if manifest['dirty'] else ''}"
+    if not server_url:
+        silent = "\n".join(filter(None, ["No control plane was compared: set fleet_server_url.", silent]))
     good = not bad and not differs and not silent
     parts = [
         f"All is {build}."

@@ -96,6 +96,17 @@ def test_a_build_that_nobody_needs_may_be_missing() -> None:
     assert [row["place"] for row in words.wrong(rows, ["amd64"])] == ["dist", "server"]
 
 
+def test_nothing_is_called_good_when_no_control_plane_was_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST))
+    rows = [{"place": place, "arch": "amd64", "size": 1, "problem": None} for place in ("dist", "mirror")]
+    compared = {"stdout": json.dumps({"files": rows, "scripts": []})}
+    given = (compared, ["amd64"], {"skipped": True}, {"a": {"agent_found": found()}}, ["a"], str(tmp_path))
+    assert words.verdict(*given, "http://192.0.2.10:3333")["good"]
+    told = words.verdict(*given, "")
+    assert not told["good"] and told["text"].startswith("Not all")
+    assert "set fleet_server_url" in told["text"] and told["equal"] == ["a"]
+
+
 def look(folder: Path, before: str = "") -> dict[str, Any]:
     program = before + LOOK.read_text()
     done = subprocess.run(
