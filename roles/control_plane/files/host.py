@@ -226,8 +226,12 @@ def journalled():
 
 
 def backups(words):
-    """What is known of each backup, the newest first."""
-    found = [json.loads(path.read_text()) for path in sorted(Path(words["backups"]).glob("*.json"), reverse=True)]
+    """What is known of each backup, the newest first. Where its file lies, what is beside it says, and not its content:
+    the server's user can write there, and root removes what is old."""
+    found = [
+        {**json.loads(path.read_text()), "file": str(path.with_suffix(""))}
+        for path in sorted(Path(words["backups"]).glob("*.json"), reverse=True)
+    ]
     return [meta for meta in found if Path(meta["file"]).exists()]
 
 
