@@ -136,6 +136,7 @@ def rollback(words):
         return said("unchanged", old, to, "it is the release in force")
     # The key stays: nodes have the one of today.
     files = {**contents(), **contents(RELEASES / to)}
+    other_database(words, old, files)
     state = tool(words, to, "migrate", "--show")
     copy = None
     if not state["known"]:
@@ -196,7 +197,7 @@ def change(words, do, to, files, copy=None):
             run("systemctl", "stop", UNIT)
             JOURNAL.unlink(missing_ok=True)
             return said("failed", None, to, reason)
-        back = take_back(words, journal, to)
+        back = take_back(words, journal, to, files)
         JOURNAL.unlink(missing_ok=True)
         return said("failed" if back else "restored", old, to, f"{reason}; {back}" if back else reason)
     install(words, {name: data for name, data in files.items() if name != "server.key"}, RELEASES / to)
@@ -222,14 +223,18 @@ def secure(words, old, to):
     return meta
 
 
-def take_back(words, journal, to):
-    """The old server with the old settings and its database again; what stands in the way, in words."""
+def take_back(words, journal, to, files):
+    """The old server with the old settings and its database again; what stands in the way, in words. ``files``: the
+    new settings."""
     old, copy = journal["from"], journal["backup"]
     try:
         run("systemctl", "stop", UNIT)
+        # First: the copy is of the database that these settings name, and belongs into no other.
+        install(words, contents(BEFORE))
         state = tool(words, old, "migrate", "--show")
         if copy and (not state["known"] or state["revision"] < copy["revision"]):
             if state["revision"] > copy["revision"]:
+                install(words, files)
                 run("systemctl", "start", UNIT)
                 return (
                     f"the new server had served: the database is at revision {state['revision']}, the backup "
@@ -237,7 +242,6 @@ def take_back(words, journal, to):
                     "control_plane_rollback_loses_data goes back all the same"
                 )
             tool(words, old, "restore", copy["file"])
-        install(words, contents(BEFORE))
         put_link("current", old)
         put_link("previous", journal["previous"])
         start(words)
