@@ -108,6 +108,34 @@ def test_secrets_are_paths_or_not_logged(role: Path) -> None:
                 assert about.get("no_log") is True, f"{entry}: {name} looks like a secret; a path ends with _file"
 
 
+def read_as_it_is(name: str, text: str) -> list[str]:
+    """The lines in which an expression takes the variable's value without asking which of the two it means."""
+    use = re.compile(rf"(?:\b(?:if|not|or|and|when:)|\{{\{{|\(|^\s*-)\s*{name}\b(?!\s*\||\))|{name} \|(?! bool\b)")
+    return [line for line in text.splitlines() if use.search(line) and not line.lstrip().startswith("#")]
+
+
+@EACH
+def test_a_switch_that_was_given_as_a_text_is_read_as_what_it_says(role: Path) -> None:
+    """``-e agent_purge=false`` is a text, an argument spec leaves it one, and any text would count as yes."""
+    if role.name == "node_preflight":
+        return  # its program refuses a switch that is a text
+    names = {
+        name
+        for spec in specs(role).values()
+        for name, about in (spec.get("options") or {}).items()
+        if about["type"] == "bool"
+    }
+    places = [path for kind in ("tasks", "vars", "templates") for path in (role / kind).rglob("*") if path.is_file()]
+    assert [line for path in places for name in names for line in read_as_it_is(name, path.read_text())] == []
+
+
+def test_a_switch_that_is_read_as_it_is_is_seen() -> None:
+    for line in ('purge: "{{ a_b }}"', "when: a_b and c", "- a_b", "{% if x and not a_b %}", "x | default(a_b and y)"):
+        assert read_as_it_is("a_b", line) == [line]
+        assert read_as_it_is("a_b", line.replace("a_b", "a_b | bool")) == []
+    assert read_as_it_is("a_b", "'set it with a_b, (a_b)'") == []
+
+
 @EACH
 def test_internals_have_the_role_s_name_and_two_underscores(role: Path) -> None:
     names = set(variables(role, "vars"))
