@@ -15,7 +15,7 @@ BASE: dict[str, Any] = yaml.safe_load((ROOT / ".config" / "molecule" / "config.y
 SCENARIOS = sorted(path.parent for path in (ROOT / "molecule").glob("*/molecule.yml"))
 NAMES = ["control_plane", "default", "everything", "force", "interpreters", "offline", "rollback", "upgrade"]
 # Of the controller's own place, which molecule says itself.
-PLACES = {"inventory", "roles_path"}
+PLACES = {"roles_path"}
 
 
 def test_all_scenarios_are_there() -> None:
