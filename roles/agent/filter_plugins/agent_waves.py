@@ -35,9 +35,7 @@ def missing(seen: Facts, was: Facts, release: str) -> list[str]:
     if seen.get("status") != 200:
         return [f"it answers {node.get('detail') or seen.get('msg') or 'nothing'}"]
     found = []
-    agent = node.get("agent") or {}
-    runs = f"{agent.get('version')}-{agent.get('commit')}{'-dirty' if agent.get('dirty') else ''}"
-    wanted = _build(release)
+    runs, wanted = _heard(node), _build(release)
     if node.get("state") != "online":
         found.append(f"the node is {node.get('state')}")
     if runs != wanted:
@@ -93,7 +91,11 @@ def begin_wave(
 
 
 def fallen(facts: Iterable[Facts], nodes: Sequence[Facts] | None) -> dict[str, str]:
-    """Hosts that were confirmed, and are not heard now, or whose agent was started again since: name -> why."""
+    """Hosts that were confirmed, or found as wanted, and are not heard so now: name -> why.
+
+    One that was found as wanted may be left of a run that was cut before the control plane had its say: the node's own
+    word is not enough.
+    """
     if nodes is None:
         return {}
     known = {node["id"]: node for node in nodes}
@@ -103,8 +105,12 @@ def fallen(facts: Iterable[Facts], nodes: Sequence[Facts] | None) -> dict[str, s
         if not said:
             continue
         node = known.get(said["node_id"], {})
+        was = "was confirmed" if "run" in said else "is as wanted by its own word"
         if node.get("state") != "online":
-            found[one["name"]] = f"was confirmed, and is {node.get('state', 'not known')} to the control plane now"
+            found[one["name"]] = f"{was}, and is {node.get('state', 'not known')} to the control plane now"
+        elif "run" not in said:
+            if _heard(node) != _build(said["release"]):
+                found[one["name"]] = f"{was}, and the control plane hears {_heard(node)}"
         elif node.get("run") != said["run"]:
             found[one["name"]] = "was confirmed, and its agent has been started again since"
     return found
@@ -117,12 +123,20 @@ def facts_of(names: Sequence[str], hosts: Sequence[Facts]) -> list[dict[str, Any
             "name": name,
             "wave": host.get("agent__wave") or {},
             "outcome": host.get("agent_outcome") or {},
-            "confirmed": host.get("agent__confirmed") or {},
+            "confirmed": host.get("agent__confirmed") or _by_its_own_word(host),
             "uncordoned": host.get("agent__uncordoned") or {},
             "cordon": host.get("agent__cordon") or {},
         }
         for name, host in zip(names, hosts)
     ]
+
+
+def _by_its_own_word(host: Facts) -> dict[str, Any]:
+    """Of a host that was left as it is: which node and release that is. An agent that was removed has no release."""
+    outcome, node_id = host.get("agent_outcome") or {}, (host.get("agent_found") or {}).get("node_id")
+    if outcome.get("result") != "unchanged" or not outcome.get("to") or not node_id:
+        return {}
+    return {"node_id": node_id, "release": outcome["to"]}
 
 
 def summary(facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str) -> dict[str, Any]:
@@ -193,8 +207,7 @@ def _waves(rows: Sequence[Facts]) -> list[str]:
 
 def _skew(nodes: Iterable[Facts]) -> list[str]:
     """How many nodes of the whole control plane run which build, while there is more than one."""
-    agents = [node["agent"] for node in nodes if node.get("agent")]
-    builds = [f"{one['version']}-{one['commit']}{'-dirty' if one.get('dirty') else ''}" for one in agents]
+    builds = [_heard(node) for node in nodes if node.get("agent")]
     if len(set(builds)) < 2:
         return []
     counts = ", ".join(
@@ -205,6 +218,12 @@ def _skew(nodes: Iterable[Facts]) -> list[str]:
 
 def _well_cards(node: Facts) -> list[str]:
     return [card["uuid"] for card in node.get("gpus") or () if card.get("health") == "ok"]
+
+
+def _heard(node: Facts) -> str:
+    """The build that the control plane hears from a node, as a release names it."""
+    agent = node.get("agent") or {}
+    return f"{agent.get('version')}-{agent.get('commit')}{'-dirty' if agent.get('dirty') else ''}"
 
 
 def _build(release: str) -> str:

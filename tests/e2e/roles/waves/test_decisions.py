@@ -137,6 +137,33 @@ def test_a_confirmation_has_to_hold_until_the_next_wave(now: dict[str, Any], why
     assert waves.begin_wave(facts, ["c"], [{"id": "a", "state": "online", "run": 8}], False)["stop"] == ""
 
 
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (node(), ""),
+        (node(state="unreachable"), "is as wanted by its own word, and is unreachable to the control plane now"),
+        (
+            node(agent={"version": "1.1.0", "commit": "old"}),
+            "is as wanted by its own word, and the control plane hears ",
+        ),
+        (node(id="other"), "is as wanted by its own word, and is not known to the control plane now"),
+    ],
+)
+def test_a_host_that_is_right_already_counts_when_the_control_plane_says_so_too(now: dict[str, Any], why: str) -> None:
+    """A run that was cut before it had asked leaves such a host."""
+    found = {"agent_outcome": {"result": "unchanged", "to": RELEASE}, "agent_found": {"node_id": "gpu-a"}}
+    facts = waves.facts_of(["a"], [{**found, "agent__wave": {"number": 1, "stop": ""}}])
+    assert "".join(waves.fallen(facts, [now]).values()).startswith(why)
+    assert bool(waves.begin_wave(facts, ["c"], [now], False)["stop"]) == bool(why)
+    assert waves.fallen(facts, None) == {}, "without a token nobody is asked"
+
+
+def test_a_host_without_an_agent_is_asked_for_nowhere() -> None:
+    """As after an uninstallation: there was nothing to remove."""
+    gone = {"agent_outcome": {"result": "unchanged", "to": ""}, "agent_found": {"node_id": "gpu-a"}}
+    assert waves.fallen(waves.facts_of(["a"], [gone]), []) == {}
+
+
 def test_the_table_tells_of_every_host_also_of_one_that_never_answered() -> None:
     restored = host("b", 2, "restored")
     restored["outcome"]["reason"] = "it ends at once\n    its journal"
