@@ -36,6 +36,9 @@ def remove(purge, force, remove_tasks=None, dry=False):
         return {"removed": removed, "tasks": left, "kept": []}
     with node.locked():
         _stop()
+        if purge and not force:
+            _look_again(gone)
+        _disable()
         for name in gone:
             _remove_task(name)
         # In one step: of half of it a later run would take for new what was there before.
@@ -114,6 +117,21 @@ def _stop():
         code, _, said = node.service("stop", node.UNIT)
         if code:
             raise node.Refusal(node.STEP, f"cannot stop {node.UNIT}: {said.strip()}")
+
+
+def _look_again(gone):
+    """Until it was stopped the agent could begin a task, which nobody would supervise then."""
+    tasks = node.task_containers()
+    begun = [name for name in tasks["present"] if name not in gone]
+    if begun or tasks["unanswered"]:
+        node.service("start", "--no-block", node.UNIT)
+        text = "meanwhile a task has begun here (%s); the agent runs again, and nothing was removed"
+        error = node.Refusal(node.STEP, text % (tasks["unanswered"] or ", ".join(begun)))
+        error.restored = "untouched"
+        raise error
+
+
+def _disable():
     if os.path.isfile(node.UNIT_FILE) and node.service("disable", "--quiet", "--no-reload", node.UNIT)[0]:
         raise node.Refusal(node.STEP, "cannot disable " + node.UNIT)
 

@@ -5,29 +5,17 @@ On the controller they are a program of its own, with plain names; here they mus
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from tests.unit.roles import modules
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = ROOT / "roles" / "node_preflight" / "files"
 SCRIPT = ROOT / "inventory" / "heterofleet.py"
 NAMES = tuple(path.stem for path in sorted(FILES.glob("*.py")) if path.stem != "look")
-
-
-def _modules() -> dict[str, ModuleType]:
-    before = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
-    sys.path.insert(0, str(FILES))
-    try:
-        return {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FILES))
-        for name in NAMES:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
 
 
 def _script() -> ModuleType:
@@ -38,5 +26,5 @@ def _script() -> ModuleType:
     return module
 
 
-MODULES: dict[str, Any] = _modules()
+MODULES = modules(FILES, NAMES)
 DYNAMIC: Any = _script()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +62,17 @@ def variables(role: Path, folder: str) -> dict[str, Any]:
     for path in sorted((role / folder).rglob("*.yml")):
         found.update(loaded(path) or {})
     return found
+
+
+def modules(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Programs of a role's, imported as they lie there: on a host they have plain names, which must not stand in
+    anybody's way here."""
+    before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    sys.path.insert(0, str(folder))
+    try:
+        return {name: importlib.import_module(name) for name in names}
+    finally:
+        sys.path.remove(str(folder))
+        for name in names:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)

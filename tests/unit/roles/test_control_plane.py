@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles import ROOT
+from tests.unit.roles import ROOT, modules
 
-FILES = ROOT / "roles" / "control_plane" / "files"
-NAMES = ("host", "change")
 OLD, NEW = b'database_url: "sqlite:///old.db"\n', b'database_url: "postgresql:///new"\n'
 COPY = {"file": "/backups/old.db", "revision": 7}
 
 
-def _modules() -> dict[str, ModuleType]:
-    before = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
-    sys.path.insert(0, str(FILES))
-    try:
-        return {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FILES))
-        for name in NAMES:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
-
-
-MODULES: dict[str, Any] = _modules()
+MODULES = modules(ROOT / "roles" / "control_plane" / "files", ("host", "change"))
 host, change = MODULES["host"], MODULES["change"]
 
 
