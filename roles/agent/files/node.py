@@ -210,8 +210,14 @@ def status(folder=CURRENT, wait_s=0):
 
 def engine(*words):
     """The docker command, asking the engine that the agent uses; it is not waited for long."""
-    host = re.match(r"[a-z]*:[^\s\"']*", scalar("docker_host", settings_text()))
-    return run(["docker", *(["-H", host.group(0)] if host else []), *words], timeout=20)
+    host = engine_host()
+    return run(["docker", *(["-H", host] if host else []), *words], timeout=20)
+
+
+def engine_host():
+    """Where the agent's settings have the engine; nothing where they leave it to Docker."""
+    found = re.match(r"[a-z]*:[^\s\"']*", scalar("docker_host", settings_text()))
+    return found.group(0) if found else ""
 
 
 def task_containers():
@@ -225,7 +231,7 @@ def task_containers():
     for names, words in ((found["present"], ["--all"]), (found["running"], [])):
         code, said, _ = engine("ps", *words, "--filter", "label=heterofleet.task", "--format", "{{.Names}}")
         if code == 127:
-            if os.path.exists("/run/docker.sock"):
+            if engine_host() or os.path.exists("/run/docker.sock"):
                 found["unanswered"] = "there is an engine, and no docker command to ask it with"
             break
         if code:

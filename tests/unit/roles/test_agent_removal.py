@@ -67,3 +67,18 @@ def test_a_purge_goes_on_when_only_what_was_named_is_there(
     assert done["removed"] == [*(named or []), node.UNIT_FILE]
     assert asked[:2] == ["stop", "disable"]
     assert not Path(node.UNIT_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"), [("docker_host: unix:///run/other.sock\n", "no docker command"), ("", "")]
+)
+def test_an_engine_that_only_the_agent_can_ask_is_not_taken_for_none(
+    monkeypatch: pytest.MonkeyPatch, setting: str, said: str
+) -> None:
+    """The agent needs no docker command: without one nobody here can tell what its engine runs."""
+    monkeypatch.setattr(node, "settings_text", lambda: setting)
+    monkeypatch.setattr(node, "service", lambda *words: (0, "", ""))
+    monkeypatch.setattr(node, "run", lambda *words, **more: (127, "", "no such file"))
+    monkeypatch.setattr(node.os.path, "exists", lambda path: False)
+    assert said in node.task_containers()["unanswered"]
+    assert bool(node.task_containers()["unanswered"]) == bool(said)
