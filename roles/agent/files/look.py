@@ -87,7 +87,6 @@ def _installed():
     whole = whole and all(os.path.isfile(path) for path in (node.SETTINGS, node.UNIT_FILE))
     rolled = [name for name in names if os.path.isfile(f"{node.RELEASES}/{name}/agent.yaml")]
     return {
-        "installed": bool(names) or os.path.lexists(node.UNIT_FILE) or os.path.lexists(node.CURRENT),
         "release": release,
         **parse(release),
         "sha256": sha256,
@@ -100,27 +99,18 @@ def _installed():
 
 
 def _running():
-    names = ("MainPID", "ActiveState", "SubState", "UnitFileState", "LoadState", "NeedDaemonReload")
-    shown = node.properties(*names)
+    shown = node.properties("MainPID", "UnitFileState", "NeedDaemonReload")
     said = node.said_status()
     pid = shown["MainPID"]
     here = pid not in ("", "0") and str(said.get("pid")) == pid
     return {
-        "pid": int(pid or 0),
         "running_release": node.running_release(pid),
         "started_at": _started_at(pid),
-        "active": shown["ActiveState"],
         "enabled": shown["UnitFileState"] == "enabled",
-        "loaded": shown["LoadState"],
         "need_reload": shown["NeedDaemonReload"] == "yes",
         "node_id": said.get("node_id") or "",
-        "instance_id": said.get("instance_id") or "",
         # Of the agent that runs now, not of one before it.
         "registered": here and said.get("registered") is True,
-        "says": str(said.get("version") or "") if here else "",
-        "last_error": (said.get("last_error") or {}) if here else {},
-        "undelivered": said.get("undelivered"),
-        "held": len(said.get("tasks") or []),
     }
 
 
@@ -134,13 +124,7 @@ def _started_at(pid):
 
 
 def _settings():
-    text = node.settings_text()
-    names = ("server_url", "api_key_file", "node_id", "mgmt_addr", "ca_file")
-    return {
-        "settings": {name: node.scalar(name, text) for name in names},
-        "settings_sha256": node.digest(node.SETTINGS) if node.is_file(node.SETTINGS, 0o600) else "",
-        "settings_secret": bool(SECRET.search(text)),
-    }
+    return {"settings_sha256": node.digest(node.SETTINGS) if node.is_file(node.SETTINGS, 0o600) else ""}
 
 
 def _wanted(manifest, arch):
