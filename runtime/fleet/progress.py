@@ -18,8 +18,9 @@ from runtime.fleet.phases import JUDGES_HOSTS, TELLS, does_something, of_the_run
 from runtime.fleet.reasons import Line, reason_of, rows_of, spoken
 
 OUTCOME_FACTS = ("agent_outcome", "control_plane_outcome")
-SUMMARY_FACT, VERDICT_FACT = "agent_summary", "distribution_verdict"
-"""What the roles leave: of a host, of all hosts at the end, and of places and nodes that were compared."""
+SUMMARY_FACT, VERDICT_FACT, FINDINGS_FACT = "agent_summary", "distribution_verdict", "node_preflight_findings"
+"""What the roles leave: of a host, of all hosts at the end, of places and nodes that were compared, and what the
+preflight has against settings and hosts."""
 CONTROLLER = "localhost"
 RESULTS = ("unchanged", "changed", "restored", "failed", "refused", "skipped")
 KEPT_ERRORS = 20
@@ -67,6 +68,7 @@ class Progress:
         self.waves: list[Wave] = []
         self.controller = Host(CONTROLLER)
         self.verdict: Mapping[str, Any] = {}
+        self.findings: list[Mapping[str, Any]] = []
         self.step = ""  # what is done once for all hosts
         self.errors: list[str] = []
         self.finished = False
@@ -171,6 +173,8 @@ class Progress:
                     self.hosts[str(row["host"])].said = row
         if isinstance(verdict, Mapping):
             self.verdict = verdict
+        if FINDINGS_FACT in facts:
+            self.findings = rows_of(facts[FINDINGS_FACT])
         return lines
 
     def _begin(self, host: Host, data: Mapping[str, Any], at: float) -> list[Line]:

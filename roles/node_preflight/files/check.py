@@ -3,8 +3,8 @@
     check.py settings    inventory and settings alone
     check.py report      these, and what was seen of every host
 
-``{"table", "refused": {host: [sentence, ...]}, "stopped": [sentence, ...]}``: what is to be shown, which hosts are
-refused and why, and why nothing may be done at all.
+``{"table", "findings", "refused": {host: [sentence, ...]}, "stopped": [sentence, ...], "short"}``: what is to be shown,
+for people and as data, which hosts are refused and why, why nothing may be done at all, and that in one sentence.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,26 @@ def answer(findings: Sequence[Finding], hosts: int) -> dict[str, Any]:
         if one.refuses and one.host != FLEET:
             refused[one.host].append(one.sentence)
     stopped = [one.sentence for one in findings if one.refuses and one.host == FLEET]
-    return {"table": render(findings, hosts) if findings else "", "refused": refused, "stopped": stopped}
+    return {
+        "table": render(findings, hosts) if findings else "",
+        # Of the fleet as a whole: no host.
+        "findings": [asdict(one) | {"host": one.host or None} for one in findings],
+        "refused": refused,
+        "stopped": stopped,
+        "short": stopped[0] if len(stopped) == 1 else _in_short(findings),
+    }
+
+
+def _in_short(findings: Sequence[Finding]) -> str:
+    names = dict.fromkeys(one.check for one in findings if one.refuses and one.host == FLEET)
+    return f"nothing is done because of {', '.join(names)}; the findings say what to do" if names else ""
 
 
 def failed(error: Exception) -> dict[str, Any]:
     """A fault of this program, by its place: what was in its hands may be a secret, so Ansible shows nothing of it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     sentence = f"the check itself failed: {type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
-    return {"table": sentence, "refused": {}, "stopped": [sentence]}
+    return {"table": sentence, "findings": [], "refused": {}, "stopped": [sentence], "short": sentence}
 
 
 def main() -> None:

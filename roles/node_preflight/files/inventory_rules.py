@@ -109,7 +109,8 @@ def _spread(
 
 
 def _of_the_fleet(given: Mapping[str, Any], need: Collection[str]) -> Iterator[Finding]:
-    if "token" in need:
+    # One that is named and cannot be read is no file to go without: the roles read it wherever it is named.
+    if "token" in need or given["token_file"]:
         yield from secret_files.token_findings(given["token_file"])
     if "builds" in need:
         yield from build_findings(given["builds_dir"], given["allow_dirty"])

@@ -75,10 +75,7 @@ def _reached(seen: Seen) -> Iterator[Finding]:
     """Whether anything could be seen at all, and if not, why."""
     probe = seen.probe
     if probe.unreachable and ESCALATION not in probe.trouble:
-        yield Finding(
-            seen.host, "SSH", probe.trouble or "no answer", "a connection",
-            "look at address, user and key of this host: ssh by hand shows more",
-        )  # fmt: skip
+        yield Finding(seen.host, "SSH", probe.trouble or "no answer", "a connection", _way_in(probe.trouble))
     elif not probe.answered:
         yield Finding(
             seen.host, "sudo", probe.trouble or "no answer of a shell", "a shell as root",
@@ -96,6 +93,17 @@ def _reached(seen: Seen) -> Iterator[Finding]:
             seen.host, "look", seen.trouble or "no answer", "the facts of this node",
             f"run {probe.python} on this node by hand: it may be damaged",
         )  # fmt: skip
+
+
+def _way_in(trouble: str) -> str:
+    """What to do about a connection that was not made, by the words of SSH."""
+    if "IDENTIFICATION HAS CHANGED" in trouble:
+        return "if this host was set up anew, forget its old host key (ssh-keygen -R ADDRESS) and accept the new one"
+    if "Host key verification failed" in trouble or "host key is known" in trouble:
+        return "accept its host key: ssh to it once by hand, compare the fingerprint, say yes"
+    if "Permission denied" in trouble:
+        return "let it know your key: ssh-copy-id USER@ADDRESS; else correct ansible_user or the key that is used"
+    return "look at address, user and key of this host: ssh by hand shows more"
 
 
 def _root(seen: Seen, look: Mapping[str, Any], _here: Optional[Here]) -> Iterator[Finding]:

@@ -166,6 +166,20 @@ def test_what_could_not_be_looked_at() -> None:
     assert said[2].wanted == f"Python 3.9 to 3.14 on {PATH}"
 
 
+@pytest.mark.parametrize(
+    ("trouble", "advice"),
+    [
+        ("Host key verification failed.", "accept its host key"),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @ Host key verification failed.", "ssh-keygen -R"),
+        ("root@192.168.3.11: Permission denied (publickey,password).", "ssh-copy-id"),
+        ("ssh: connect to host 192.168.3.11 port 22: No route to host", "look at address"),
+    ],
+)
+def test_what_to_do_about_ssh_follows_its_words(trouble: str, advice: str) -> None:
+    (one,) = findings(seen(None, "a", Probe(unreachable=True, trouble=trouble)))
+    assert advice in one.do
+
+
 def test_without_builds_in_the_run_none_are_missed() -> None:
     facts = node()
     TABLE["full /opt"][0](facts)

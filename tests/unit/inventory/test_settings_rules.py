@@ -246,10 +246,37 @@ def test_the_program_says_what_is_wrong_and_what_of_whom(told: Told) -> None:
     said = run_check(wrong)
     assert said["stopped"] == [] and list(said["refused"]) == ["one"]
     assert said["refused"]["one"][0].startswith("agent_node_id: found the text 'Gpu_1', wanted 1 to 63")
+    assert said["short"] == ""
     given("refused", "halt")(wrong, Path())
     said = run_check(wrong)
     assert said["stopped"][0].startswith("fleet_refused: found the text 'halt', wanted skip or stop")
     assert said["table"].startswith("Preflight: nothing is done.\n\nREFUSED\n")
+    assert said["short"] == said["stopped"][0]
+    of_all, of_one_host = said["findings"]
+    assert (of_all["host"], of_all["check"], of_all["wanted"], of_all["refuses"]) == (
+        None,
+        "fleet_refused",
+        "skip or stop",
+        True,
+    )
+    assert of_one_host["host"] == "one" and set(of_one_host) == {"host", "check", "found", "wanted", "do", "refuses"}
+
+
+def test_many_reasons_are_named_in_one_short_sentence(told: Told) -> None:
+    """The table and the findings say the rest."""
+    for name in ("server_url", "api_key_file"):
+        given(name, "")(told, Path())
+    assert run_check(told)["short"] == "nothing is done because of key file, server URL; the findings say what to do"
+
+
+def test_a_token_s_file_that_is_named_must_be_there_whatever_the_run_needs(told: Told) -> None:
+    told["need"] = ["key", "builds"]
+    given("token_file", "")(told, Path())
+    assert findings(told) == []
+    given("token_file", "/nowhere/token")(told, Path())
+    (one,) = findings(told)
+    assert (one.host, one.check, one.refuses) == (FLEET, "token file", True)
+    assert one.found == "/nowhere/token: No such file or directory"
 
 
 def test_a_fault_of_the_program_stops_the_run_and_shows_nothing_it_held(told: Told) -> None:
