@@ -24,7 +24,7 @@ def _wave(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 
 def _options(action: Action) -> Callable[[F], F]:
-    """What every action takes; those that ask take --yes."""
+    """What every action takes; those that change something can be tried, those that ask take --yes."""
 
     def decorate(function: F) -> F:
         chosen: list[Callable[[F], F]] = [
@@ -36,8 +36,6 @@ def _options(action: Action) -> Callable[[F], F]:
                 help="Inventory of the fleet: a file, a folder or a script; may be given several times.",
             ),
             click.option("-l", "--limit", metavar="PATTERN", help="Only hosts of this pattern of Ansible's."),
-            click.option("--check", "--dry-run", is_flag=True, help="Change nothing; say what would change."),
-            click.option("--diff", is_flag=True, help="Show how files differ."),
             click.option(
                 "--set",
                 "variables",
@@ -55,6 +53,11 @@ def _options(action: Action) -> Callable[[F], F]:
                 "-v", "verbosity", count=True, help="Show Ansible's own output; twice and thrice: more of it."
             ),
         ]
+        if action.changes:
+            chosen[2:2] = [
+                click.option("--check", "--dry-run", is_flag=True, help="Change nothing; say what would change."),
+                click.option("--diff", is_flag=True, help="Show how files differ."),
+            ]
         if action.asks:
             chosen.append(click.option("--yes", is_flag=True, help="Do not ask."))
         for option in reversed(chosen):

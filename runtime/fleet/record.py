@@ -15,11 +15,18 @@ DETAIL_CHARS = 1000
 
 
 class Recorder:
-    """``client`` None: nobody is told, for the reason ``why_not``. What goes wrong is said, and stops no run of itself;
-    a token that the control plane refuses does, before anything is touched."""
+    """``client`` None: nobody is told, for the reason ``why_not``; with ``later`` that is asked for a client at the end
+    (it may raise CliError). What goes wrong is said, and stops no run of itself; a token that the control plane refuses
+    does, before anything is touched."""
 
-    def __init__(self, client: Client | None, say: Callable[[str], None], why_not: str = "") -> None:
-        self._client, self._say, self._why_not = client, say, why_not
+    def __init__(
+        self,
+        client: Client | None,
+        say: Callable[[str], None],
+        why_not: str = "",
+        later: Callable[[], Client] | None = None,
+    ) -> None:
+        self._client, self._say, self._why_not, self._later = client, say, why_not, later
         self.began: bool | None = None
         self.ended: bool | None = None
 
@@ -27,11 +34,16 @@ class Recorder:
         """Raises CliError (not authorised)."""
         if self._client is None:
             if self._why_not:
-                self._say(f"this run is not recorded: {self._why_not}")
+                self._say(f"{'the begin of ' if self._later else ''}this run is not recorded: {self._why_not}")
             return
         self.began = self._tell(FleetRunCode.STARTED, detail, refuse=True)
 
     def end(self, detail: str) -> None:
+        if self._later is not None:
+            try:
+                self._client = self._later()
+            except CliError as error:
+                self._say(f"this run is not recorded: {error.message}")
         if self._client is not None:
             self.ended = self._tell(FleetRunCode.ENDED, detail, refuse=False)
 

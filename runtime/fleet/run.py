@@ -14,7 +14,7 @@ from typing import Any
 from runtime.cli.context import Invocation, confirm
 from runtime.cli.errors import MASKER, CliError, ExitCode
 from runtime.fleet import environ, waves
-from runtime.fleet.actions import Action
+from runtime.fleet.actions import CONTROL_PLANE, Action
 from runtime.fleet.conduct import End, conduct
 from runtime.fleet.folder import Folder, private_folder
 from runtime.fleet.interrupts import Interrupts
@@ -76,7 +76,7 @@ def carry_out(call: Invocation, wish: Wish) -> int:
             diff=wish.diff,
             verbosity=wish.verbosity,
         )
-        progress = _progress(wish, inventory, hosts, read_plays(playbook))
+        progress = _progress(wish.action, variables, inventory, hosts, read_plays(playbook))
         return _run(call, wish, order, folder, progress, hosts, inventory, run_id, form)
 
 
@@ -92,7 +92,7 @@ def _run(
     form: str,
 ) -> int:
     # A dry run changes nothing, the control plane's events included.
-    told = recorder(call, inventory, silent=wish.check)
+    told = recorder(call, inventory, silent=wish.check, makes_token=wish.action is CONTROL_PLANE)
     with Interrupts() as interrupts:
         told.begin(begin_detail(wish.action, run_id, hosts))
         began = to_wire(now())
@@ -144,11 +144,14 @@ def _variables(wish: Wish) -> dict[str, Any]:
     return found
 
 
-def _progress(wish: Wish, inventory: Inventory, hosts: Sequence[str], plays: Sequence[Play]) -> Progress:
+def _progress(
+    action: Action, given: Mapping[str, Any], inventory: Inventory, hosts: Sequence[str], plays: Sequence[Play]
+) -> Progress:
+    """``given``: variables of the command line, which win over the inventory's."""
     serial = [play for play in plays if play.serial is not None]
-    wave = wish.wave if wish.wave is not None else inventory.said("fleet_wave", hosts)
+    wave = given["fleet_wave"] if "fleet_wave" in given else inventory.said("fleet_wave", hosts)
     # How many waves there are is known of plays over the whole group only.
-    known = serial and all(play.hosts == wish.action.group for play in serial)
+    known = serial and all(play.hosts == action.group for play in serial)
     sizes = waves.planned(serial[0].serial, len(hosts), wave) if known and len(serial) == 1 else None
     return Progress(hosts, [play.name for play in serial], sizes)
 

@@ -16,7 +16,8 @@ from runtime.fleet.reasons import rows_of
 INTERRUPTED = 130
 """The exit code of whatever ends by Ctrl-C."""
 REFUSING_ROLE = "node_preflight"
-"""What fails in it is found before any change."""
+REFUSING_PARTS = (("control_plane", "look"),)
+"""What fails in them is found before any change."""
 ENDED_BEFORE = "the run ended before its turn"
 
 
@@ -88,13 +89,18 @@ def _controller(progress: Progress) -> Row:
     host = progress.controller
     nodes = progress.verdict.get("nodes")
     if progress.verdict:
+        if progress.verdict.get("compared") is False:
+            return Row(CONTROLLER, Result.FAILED, reason=" ".join(str(progress.verdict.get("text") or "").split()))
         # Its words are the whole table; which hosts differ stands in their own rows.
         places = rows_of(progress.verdict.get("places"))
         count = len(nodes) if isinstance(nodes, Mapping) else 0
         first = str(progress.verdict.get("text") or "").partition("\n")[0]
         return Row(CONTROLLER, Result.DIFFERS, reason=first if places or not count else f"{count} host(s) differ")
-    refused = host.fault_part[0] == REFUSING_ROLE
-    return Row(CONTROLLER, Result.REFUSED if refused else Result.FAILED, reason=host.fault or None)
+    return Row(CONTROLLER, Result.REFUSED if _refused(host) else Result.FAILED, reason=host.fault or None)
+
+
+def _refused(host: Host) -> bool:
+    return host.fault_part[0] == REFUSING_ROLE or host.fault_part in REFUSING_PARTS
 
 
 def _outcome(rows: Sequence[Row], rc: int | None, stop: Stop | None) -> tuple[str, int]:
@@ -139,7 +145,7 @@ def _result(
             return Result.FAILED, host.fault or None
         return Result(said), _word(host, "reason")
     if progress.failed(host):
-        if host.fault_part[0] == REFUSING_ROLE:
+        if _refused(host):
             return Result.REFUSED, host.fault or None
         return Result.FAILED, host.fault or None
     if rc == 0 and (progress.reached(host) or stop is None):
@@ -184,6 +190,7 @@ def document(run_id: str, action: Action, summary: Summary, progress: Progress, 
             }
             for row in summary.rows
         ],
+        "findings": [dict(row) for row in progress.findings],
         "places": [dict(row) for row in rows_of(progress.verdict.get("places"))],
         "errors": list(summary.errors),
     }

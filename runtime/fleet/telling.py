@@ -40,8 +40,11 @@ def said_by_settings(call: Invocation, inventory: Inventory) -> dict[str, Any]:
     return found
 
 
-def recorder(call: Invocation, inventory: Inventory, silent: bool) -> Recorder:
-    """The control plane of the command line's settings, else the inventory's. What the person gave must be right."""
+def recorder(call: Invocation, inventory: Inventory, silent: bool, makes_token: bool = False) -> Recorder:
+    """The control plane of the command line's settings, else the inventory's. What the person gave must be right.
+
+    ``makes_token``: the run itself makes the token's file where there is none.
+    """
     if silent:
         return Recorder(None, say)
     loaded, hosts = call.loaded, list(inventory.variables)
@@ -55,6 +58,9 @@ def recorder(call: Invocation, inventory: Inventory, silent: bool) -> Recorder:
     if settings.server_url is None or not (settings.token or settings.token_file):
         missing = "address of the control plane" if settings.server_url is None else "operator token"
         return Recorder(None, say, f"no {missing} is known (--server, --token-file, or the inventory's)")
+    if makes_token and not settings.token and not Path(settings.token_file or "").expanduser().exists():
+        why = f"{settings.token_file} is not there yet; this run makes it, and is recorded when it ends"
+        return Recorder(None, say, why, later=lambda: Client(connection(settings, origins)[0]))
     try:
         to, warnings = connection(settings, origins)
     except CliError as error:

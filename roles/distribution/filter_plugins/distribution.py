@@ -199,7 +199,8 @@ def verdict(
     folder: str,
     server_url: str,
 ) -> dict[str, Any]:
-    """Everything that was looked at: ``{"good", "text", "places": [row], "nodes": {host: how it differs}, "equal"}``.
+    """Everything that was looked at: ``{"good", "compared", "text", "places": [row], "nodes": {host: how it differs},
+    "equal"}``; not "compared": there was nothing to compare with, and nothing is said of places and nodes.
 
     ``compared`` and ``heard``: what the commands printed; ``hosts``: the nodes of the play. Without a ``server_url``
     the control plane was not looked at, and then nothing is called good.
@@ -209,6 +210,7 @@ def verdict(
         words = compared.get("stderr") or str(compared.get("msg"))
         return {
             "good": False,
+            "compared": False,
             "text": f"There is nothing to compare with.\n{words}",
             "places": [],
             "nodes": {},
@@ -238,6 +240,7 @@ def verdict(
     ]
     return {
         "good": good,
+        "compared": True,
         "text": "\n".join(part for part in parts if part),
         "places": bad,
         "nodes": differs,

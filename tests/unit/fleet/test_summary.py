@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runtime.fleet.actions import UPGRADE, VERIFY, Action
+from runtime.fleet.actions import CONTROL_PLANE, UPGRADE, VERIFY, Action
 from runtime.fleet.progress import Progress
 from runtime.fleet.summary import Stop, Summary, document, summarise
 from tests.unit.fleet.events import Event, begins, fails, play, says, stats, unreachable, well
@@ -159,6 +159,53 @@ def test_settings_that_no_host_can_go_on_with_are_refused_before_any() -> None:
     assert (found.outcome, found.exit_code, found.rows[0].result.value) == ("refused", 6, "refused")
 
 
+def test_findings_of_the_preflight_are_in_the_document_as_they_are() -> None:
+    one = {"host": None, "check": "key file", "found": "nothing", "wanted": "a path", "do": "set it", "refuses": True}
+    progress = Progress(["a"])
+    for at, event in enumerate(
+        (
+            well("a", "node_preflight/settings", node_preflight_findings=[one, "odd"]),
+            fails("a", "key file: found nothing", "node_preflight/settings"),
+            stats({"a": 1}),
+        )
+    ):
+        progress.apply(event, float(at))
+    summary = summarise(UPGRADE, progress, 2, None)
+    assert document("id", UPGRADE, summary, progress)["findings"] == [one]
+    assert (summary.exit_code, summary.rows[0].reason) == (6, "key file: found nothing")
+
+
+def test_a_control_plane_that_is_refused_by_the_look_was_not_touched() -> None:
+    given = (begins("a", "control_plane/look"), fails("a", "no server builds", "control_plane/look"), stats({"a": 1}))
+    progress = Progress(["a"])
+    for at, event in enumerate(given):
+        progress.apply(event, float(at))
+    found = summarise(CONTROL_PLANE, progress, 2, None)
+    assert (found.outcome, found.exit_code, found.rows[0].result.value) == ("refused", 6, "refused")
+    assert found.rows[0].reason == "no server builds"
+    after = Progress(["a"])
+    for at, event in enumerate((begins("a"), fails("a", "it broke", "control_plane/switch"), stats({"a": 1}))):
+        after.apply(event, float(at))
+    assert summarise(CONTROL_PLANE, after, 2, None).outcome == "failed"
+
+
+def test_what_was_not_compared_does_not_differ() -> None:
+    said = {"good": False, "compared": False, "text": "There is nothing to compare with.\nno manifest\n"}
+    found = came_of(
+        well("a", "distribution/verify", distribution_verdict={**said, "places": [], "nodes": {}, "equal": []}),
+        fails("a", "There is nothing to compare with.", "distribution/verify"),
+        stats({"a": 1}),
+        rc=2,
+        action=VERIFY,
+    )
+    assert (found.outcome, found.exit_code) == ("failed", 1)
+    assert [(row.host, row.result.value, row.reason) for row in found.rows] == [
+        ("localhost", "failed", "There is nothing to compare with. no manifest"),
+        ("a", "untouched", "it was not compared"),
+        ("b", "untouched", "it was not compared"),
+    ]
+
+
 def verdict(good: bool, nodes: dict[str, str], equal: list[str], places: list[dict[str, str]]) -> Event:
     said = {"good": good, "text": "Not all is 1.\nTABLE", "nodes": nodes, "equal": equal, "places": places}
     return well("a", "distribution/verify", distribution_verdict=said)
@@ -219,6 +266,7 @@ def test_the_document_is_whole_and_has_null_for_what_is_not_known() -> None:
                 "seconds": None,
             }
         ],
+        "findings": [],
         "places": [],
         "errors": [],
     }

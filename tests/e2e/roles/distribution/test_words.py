@@ -104,7 +104,14 @@ def test_nothing_is_called_good_when_no_control_plane_was_looked_at(tmp_path: Pa
     assert words.verdict(*given, "http://192.0.2.10:3333")["good"]
     told = words.verdict(*given, "")
     assert not told["good"] and told["text"].startswith("Not all")
-    assert "set fleet_server_url" in told["text"] and told["equal"] == ["a"]
+    assert "set fleet_server_url" in told["text"] and told["equal"] == ["a"] and told["compared"]
+
+
+def test_without_builds_nothing_is_compared() -> None:
+    missing = {"stdout": "", "stderr": "builds/manifest.json: No such file"}
+    told = words.verdict(missing, ["amd64"], {"skipped": True}, {}, ["a"], "builds", "http://192.0.2.10:3333")
+    assert (told["good"], told["compared"], told["nodes"], told["equal"]) == (False, False, {}, [])
+    assert told["text"] == "There is nothing to compare with.\nbuilds/manifest.json: No such file"
 
 
 def look(folder: Path, before: str = "") -> dict[str, Any]:
