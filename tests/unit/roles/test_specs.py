@@ -92,6 +92,12 @@ def test_defaults_and_specs_say_the_same(role: Path) -> None:
 
 
 @EACH
+def test_no_default_leads_through_the_role_s_own_folder(role: Path) -> None:
+    """What is missing there is shown as it is named: roles/agent/../../dist/agent tells nobody where to look."""
+    assert [name for name, value in variables(role, "defaults").items() if "/../" in str(value)] == []
+
+
+@EACH
 def test_an_option_is_the_same_in_all_entry_points(role: Path) -> None:
     seen: dict[str, dict] = {}
     for entry, spec in specs(role).items():
