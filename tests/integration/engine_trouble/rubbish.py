@@ -14,7 +14,9 @@ VERSION = {"ApiVersion": "1.41", "MinAPIVersion": "1.12", "Version": "20.10"}
 
 
 def whole(body: bytes, status: str = "200 OK", kind: str = "application/json") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    # Each connection is for one answer: who asks again on this one would only meet its end.
+    head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 class Rubbish:
