@@ -46,8 +46,8 @@ def three(fleet: Fleet, plane: ControlPlane) -> Iterator[Three]:
 
 
 def traces(before: list[str], after: list[str]) -> list[str]:
-    """What changed on a node, without who is logged in there: that is the SSH server's."""
-    return [line for line in changed(before, after) if " /run/utmp " not in line]
+    """What changed on a node, without who is logged in there and what greets them: that is the SSH server's."""
+    return [line for line in changed(before, after) if line.split()[1] not in ("/run/utmp", "/run/motd.dynamic")]
 
 
 def forms(secret: str) -> list[str]:
