@@ -69,13 +69,19 @@ def put_back(unconfirmed: Facts, outcome: Facts) -> dict[str, Any]:
 
 
 def begin_wave(
-    facts: Sequence[Facts], batch: Iterable[str], nodes: Sequence[Facts] | None, stop: bool, refused: str = "skip"
+    facts: Sequence[Facts],
+    batch: Iterable[str],
+    nodes: Sequence[Facts] | None,
+    stop: bool,
+    refused: str = "skip",
+    in_vain: bool = False,
 ) -> dict[str, Any]:
     """The number of the wave that is to begin, why it does not ("" when it does), and hosts whose confirmation does not
     hold any more: name -> why.
 
     ``facts``: of all hosts of the play, see ``facts_of``. ``nodes``: all of the control plane's, None when not asked.
-    ``refused``: whether a host that refused itself stops the others ("stop") or not ("skip").
+    ``refused``: whether a host that refused itself stops the others ("stop") or not ("skip"). ``in_vain``: the control
+    plane was asked for them, and did not say.
     """
     mine = set(batch)
     others = [one for one in facts if one["name"] not in mine and one["wave"]]
@@ -83,6 +89,8 @@ def begin_wave(
     stops = ("failed", "restored", *(["refused"] if refused == "stop" else []))
     bad = [one["name"] for one in others if one["name"] in gone or one["outcome"].get("result", "failed") in stops]
     reason = f"an earlier wave did not come back well: {_some(bad)}" if bad else ""
+    if in_vain and others:
+        reason = reason or "the control plane does not say how the waves before this one are"
     return {
         "number": max((one["wave"]["number"] for one in others), default=0) + 1,
         "stop": "a stop was asked for" if stop else reason,
@@ -139,7 +147,9 @@ def _by_its_own_word(host: Facts) -> dict[str, Any]:
     return {"node_id": node_id, "release": outcome["to"]}
 
 
-def summary(facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str) -> dict[str, Any]:
+def summary(
+    facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str, in_vain: bool = False
+) -> dict[str, Any]:
     """``text``: a table for people; ``bad``: names of hosts that are not as wanted; ``rows`` the same as data."""
     gone: dict[str, str] = fallen(facts, nodes)
     for one in facts:
@@ -148,6 +158,8 @@ def summary(facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str) -> 
     results = [row["result"] for row in rows]
     counts = ", ".join(f"{results.count(result)} {result}" for result in dict.fromkeys(results))
     lines = [f"{run}: {counts or 'no host'}", *_table(rows), *_waves(rows), *_skew(nodes or ()), *_in_full(rows)]
+    if in_vain:
+        lines.append("the control plane does not say how the hosts are now; this is how they were when each was done")
     bad = [row["host"] for row in rows if row["result"] not in WELL]
     return {"text": "\n".join(lines), "bad": bad, "rows": rows}
 

@@ -120,6 +120,15 @@ def test_a_wave_begins_when_those_before_are_well() -> None:
     assert waves.begin_wave([host("a"), host("b")], ["a", "b"], None, False)["number"] == 1
 
 
+def test_a_control_plane_that_does_not_answer_has_not_said_that_all_is_well() -> None:
+    facts = [host("a", 1, "changed", run=7), host("c")]
+    silent = "the control plane does not say how"
+    assert waves.begin_wave(facts, ["c"], None, False, in_vain=True)["stop"].startswith(silent)
+    assert waves.begin_wave(facts, ["a", "c"], None, False, in_vain=True)["stop"] == ""  # the first wave
+    told = waves.summary(facts[:1], None, "upgrade", in_vain=True)
+    assert silent in told["text"] and told["bad"] == []
+
+
 @pytest.mark.parametrize(
     ("now", "why"),
     [
