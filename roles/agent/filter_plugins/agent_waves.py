@@ -147,9 +147,7 @@ def _by_its_own_word(host: Facts) -> dict[str, Any]:
     return {"node_id": node_id, "release": outcome["to"]}
 
 
-def summary(
-    facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str, in_vain: bool = False
-) -> dict[str, Any]:
+def summary(facts: Sequence[Facts], nodes: Sequence[Facts] | None, run: str, in_vain: bool = False) -> dict[str, Any]:
     """``text``: a table for people; ``bad``: names of hosts that are not as wanted; ``rows`` the same as data."""
     gone: dict[str, str] = fallen(facts, nodes)
     for one in facts:
