@@ -61,10 +61,43 @@ def test_purge_takes_no_unknown_number_of_results_for_none(
         agent = current / "heterofleet-agent"
         agent.write_text(f"#!/bin/sh\nprintf '%s' '{status}'\n")
         agent.chmod(0o755)
-    text = scripts.script("uninstall-agent.sh", "http://198.18.0.1:3333")
-    functions = text.rpartition('main "$@"')[0]
     given = f"STATE={state} CURRENT={current} PURGE=yes YES=no PRESENT='' RUNNING='' UNANSWERED=''"
-    tried = f"{given}\nlook_before_purge\necho goes on\n}}\n"
-    done = subprocess.run(["dash", "-c", f"{functions}\nprepare\n{tried}"], capture_output=True, text=True, timeout=60)
+    done = uninstalling(f"{given}\nlook_before_purge\necho goes on")
     assert done.returncode == code, done.stderr
     assert words in done.stdout + done.stderr
+
+
+def uninstalling(steps: str) -> subprocess.CompletedProcess[str]:
+    """Steps of the script, with its functions."""
+    functions = scripts.script("uninstall-agent.sh", "http://198.18.0.1:3333").rpartition('main "$@"')[0]
+    functions = functions.replace("/run/docker.sock", "/nonexistent/docker.sock")  # this machine may have one
+    tried = f"{functions}\nprepare\n{steps}\n}}\n"
+    return subprocess.run(["dash", "-c", tried], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("settings", "answered"), [("docker_host: unix:///run/mine.sock\n", False), ("max_tasks: 3\n", True)]
+)
+def test_an_engine_of_ones_own_without_a_docker_command_is_not_taken_for_no_containers(
+    tmp_path: Path, settings: str, answered: bool
+) -> None:
+    (tmp_path / "agent.yaml").write_text(settings)
+    (tmp_path / "sed").symlink_to("/usr/bin/sed")
+    given = f"SETTINGS={tmp_path}/agent.yaml PATH={tmp_path}\nname_task_units() {{ UNITS=''; }}"
+    done = uninstalling(f'{given}\nfind_task_containers\necho "it says $UNANSWERED"')
+    assert (done.stdout == "it says \n") == answered, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "asked"),
+    [("PRESENT=one RUNNING=one", 8, ["enable", "start"]), ("UNANSWERED=silent", 8, ["enable", "start"]), (":", 0, [])],
+)
+def test_a_task_that_begins_before_a_purge_keeps_its_agent(found: str, code: int, asked: list[str]) -> None:
+    """The look comes before the agent is stopped, and work could come in between."""
+    given = (
+        "PURGE=yes YES=no PRESENT='' RUNNING='' UNANSWERED='' WAS_ACTIVE=yes WAS_ENABLED=yes STATE=/nonexistent\n"
+        f"find_task_containers() {{ {found}; }}\nservice() {{ echo $1; }}"
+    )
+    done = uninstalling(f"{given}\nlook_again_before_purge\necho goes on")
+    assert done.returncode == code, done.stderr
+    assert done.stdout.split("\n")[:-1] == [*asked, *(["goes on"] if code == 0 else [])]
