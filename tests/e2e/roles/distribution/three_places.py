@@ -90,7 +90,7 @@ def three_places(folder: Path) -> Iterator[Places]:
     handler = functools.partial(_Quiet, directory=str(tree))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    plane = ControlPlane("places", listen=f"{places.HOST_ADDRESS}:{places.port(4)}", doorbell="")
+    plane = ControlPlane("places", listen=f"{places.HOST_ADDRESS}:{places.port(6)}", doorbell="")
     plane.remove()
     plane.start()
     try:
