@@ -40,6 +40,7 @@ SERVER_TABLE: dict[str, tuple[Any, Any]] = {
     "mode": ("production", "production"),
     "listen": ("0.0.0.0:3333", "127.0.0.1:4333"),
     "doorbell_listen": ("0.0.0.0:3334", "127.0.0.1:4334"),
+    "doorbell_url": (None, "https://fleet.example.com:3333"),
     "mirror_listen": (None, "127.0.0.1:5173"),
     "public_url": (None, "https://fleet.example.com"),
     "trusted_proxies": ([], ["10.0.0.0/8"]),

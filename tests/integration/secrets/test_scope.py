@@ -57,6 +57,7 @@ ROUTES = {
     ("GET", f"{API}/nodes/<node_id>/why"): VIEWER,
     ("GET", f"{API}/builds"): VIEWER,
     ("GET", f"{API}/events"): VIEWER,
+    ("POST", f"{API}/events"): ADMIN,
     ("POST", f"{API}/{CHANNELS}"): ADMIN,
     ("GET", f"{API}/{CHANNELS}"): VIEWER,
     ("GET", f"{API}/{CHANNELS}/<instruction_id>"): VIEWER,
