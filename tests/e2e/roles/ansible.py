@@ -8,6 +8,8 @@ assert played.changed == {} and played.outcomes["hf-node-2"]["result"] == "uncha
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+import psutil
 import yaml
 
 from tests.lab import LabError, Node, places, ssh
@@ -81,6 +84,11 @@ class Played:
         return {one["host"]: str(one["said"].get("msg", one["said"])) for one in self.results(status="failed")}
 
 
+def _end(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
 class Run:
     """An `ansible-playbook` that was started; ``wait`` gives what it did."""
 
@@ -115,7 +123,11 @@ class Run:
         self._signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """All of the run's processes end between two instructions; what runs on the hosts goes on."""
+        """The controller is gone between two instructions; what runs on the hosts goes on. Ansible's workers lead
+        sessions of their own and would wait for ever: they go when this program ends."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for worker in psutil.Process(self.process.pid).children(recursive=True):
+                atexit.register(_end, worker)
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
