@@ -4,37 +4,23 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
 
+import unix_http
+
 SOCKET = "/var/run/docker.sock"
 FILE = Path("/etc/docker/daemon.json")
+DEADLINE_S = 20
 
 
 class Refusal(Exception):
     """What a person can do something about."""
 
 
-class Engine(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("engine")
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(20)
-        self.sock.connect(self.path)
-
-
-def get(path, what):
-    engine = Engine(path)
-    try:
-        engine.request("GET", what)
-        return json.loads(engine.getresponse().read().decode("utf-8"))
-    finally:
-        engine.close()
+def ask(path, what):
+    return unix_http.get(path, what, DEADLINE_S)
 
 
 def run(*words):
@@ -52,7 +38,7 @@ def look(asked):
     if path is None:
         return found
     try:
-        version, info = get(path, "/version"), get(path, "/info")
+        version, info = ask(path, "/version"), ask(path, "/info")
     except (OSError, http.client.HTTPException, ValueError) as error:
         # An engine that was taken off leaves its socket, where nobody listens.
         heard = Path(path).is_socket() and not isinstance(error, ConnectionRefusedError)
@@ -60,7 +46,7 @@ def look(asked):
         found.update(engine="silent" if there else "missing", why=str(error), socket=path)
         return found
     task = json.dumps({"label": ["heterofleet.task"], "status": ["running"]})
-    running = get(path, "/containers/json?filters=" + task.replace('"', "%22").replace(" ", ""))
+    running = ask(path, "/containers/json?filters=" + task.replace('"', "%22").replace(" ", ""))
     parts = [part.get("Name") for part in version.get("Components") or []]
     found.update(
         engine="answers",

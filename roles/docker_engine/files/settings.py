@@ -78,7 +78,7 @@ def write(asked):
     lines = sorted(name for name in wanted if name not in here or here[name] != whole[name])
     answer = {"changed": bool(lines), "file": str(file), "lines": lines, "pending": []}
     if engine.process() is not None:
-        answer["pending"] = engine.pending(wanted, engine.get(engine.where(asked), "/info"), written=bool(lines))
+        answer["pending"] = engine.pending(wanted, engine.ask(engine.where(asked), "/info"), written=bool(lines))
     if lines and not asked["preview"]:
         replace(file, before, json.dumps(whole, indent=2) + "\n")
     return answer

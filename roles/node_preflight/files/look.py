@@ -1,8 +1,8 @@
 # One look at a node, on the node: it prints facts as JSON and changes nothing, not even by a passing file.
-# On its way there templates/_helper.py follows this text: the installation scripts and the roles ask a control
-# plane in the same way, and its last line calls look(). What is asked comes as JSON on standard input, the system
-# key too, so that no argument, environment variable or file has it.
-# ruff: noqa: F821 (fetch, refusal, why, scalar, FAILURES and LIMIT are the helper's)
+# On its way there templates/_unix_http.py and _helper.py follow this text: the installation scripts and the roles ask
+# an engine and a control plane in the same way, and the last line calls look(). What is asked comes as JSON on
+# standard input, the system key too, so that no argument, environment variable or file has it.
+# ruff: noqa: F821 (get is of the first; fetch, refusal, why, scalar, FAILURES and LIMIT are the helper's)
 import contextlib
 import datetime
 import getpass
@@ -26,6 +26,7 @@ SETTINGS = "/etc/heterofleet/agent.yaml"
 STATE = "/var/lib/heterofleet/agent"
 UNIT = "/etc/systemd/system/heterofleet-agent.service"
 DOCKER = "/var/run/docker.sock"
+DOCKER_S = 10
 PROGRAM = "heterofleet-agent"
 PLACES = ("/opt", "/etc", "/etc/systemd/system", "/var/lib")
 # Parts of Python that distributions leave out of their small packages, and that the agent needs.
@@ -147,39 +148,19 @@ def skew(body, began, took):
     return round(began + took / 2 - theirs.timestamp(), 1)
 
 
-class Engine(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("engine")
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(10)
-        self.sock.connect(self.path)
-
-
 def engine(host):
     """answers, silent (it is there, and not at work), missing, or elsewhere (where the settings say)."""
     if host and not host.startswith("unix://"):
         return {"state": "elsewhere", "at": host}
     path = host[len("unix://") :] if host else DOCKER
     try:
-        said = get(path, "/version")
-        return {"state": "answers", "at": path, "version": said["Version"], "root": get(path, "/info")["DockerRootDir"]}
+        said, info = get(path, "/version", DOCKER_S), get(path, "/info", DOCKER_S)
+        return {"state": "answers", "at": path, "version": said["Version"], "root": info["DockerRootDir"]}
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         # Where nobody listens, the socket is what another engine left.
         listens = Path(path).exists() and not isinstance(error, ConnectionRefusedError)
         is_there = host or listens or shutil.which("dockerd")
         return {"state": "silent" if is_there else "missing", "at": path, "why": str(error) or type(error).__name__}
-
-
-def get(path, what):
-    connection = Engine(path)
-    try:
-        connection.request("GET", what)
-        return json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
 
 
 def place(path):

@@ -151,6 +151,7 @@ def test_md5_sees_the_change_and_where_a_host_has_none_sha256_does(tmp_path: Pat
     ]
 
 
+loaded("unix_http", ROLES.parent / "templates" / "_unix_http.py")
 engine = loaded("engine", ROLES / "docker_engine" / "files" / "engine.py")
 settings = loaded("settings", ROLES / "docker_engine" / "files" / "settings.py")
 
