@@ -72,19 +72,12 @@ def earlier(run, release, machines):
 # Files and links
 
 
-def put_key(run, key):
-    """The system key into its file; it came on standard input, so no other file has held it on the way."""
+def put_secret(run, path, text):
+    """What is a secret, or may hold one, into its file; it came on standard input, so no other file has held it on the
+    way."""
     with node.locked():
         undo.need_own(run)
-        put(node.KEY_FILE, 0o600, key.encode())
-        return {}
-
-
-def put_settings(run, text):
-    """Settings that may hold a secret; they come in the same way."""
-    with node.locked():
-        undo.need_own(run)
-        put(node.SETTINGS, 0o600, text.encode())
+        put(path, 0o600, text.encode())
         return {}
 
 
