@@ -13,16 +13,10 @@ from tests.lab.control_plane import ControlPlane
 UNIT = "heterofleet-agent.service"
 SCRIPT, KEY = "/root/install-agent.sh", "/root/key"
 
-# Every path with kind, mode, owners, size, link target and contents, then what systemd knows of us. Left out is
-# only what lives by itself on any host: the kernel's trees, the engine's data, the journal, sockets of sessions.
-_SNAPSHOT = """
-import hashlib, os, stat, subprocess, sys
-times = sys.argv[1] == "times"
-skip = {"/proc", "/sys", "/dev", "/var/log", "/var/lib/docker", "/var/lib/containerd", "/var/lib/hf-lab",
-        "/var/lib/systemd", "/run/docker", "/run/containerd", "/run/log", "/run/udev", "/run/user", "/run/lock",
-        "/run/systemd/journal", "/run/systemd/units", "/run/systemd/sessions", "/run/systemd/users",
-        "/run/systemd/io.systemd.Login"}
-def known(path):
+# For programs that look at a node: kind with mode, owners, size and contents or link target of a path.
+DESCRIBED = """
+import hashlib, os, stat
+def described(path):
     info = os.lstat(path)
     what = ""
     if stat.S_ISLNK(info.st_mode):
@@ -30,9 +24,24 @@ def known(path):
     elif stat.S_ISREG(info.st_mode):
         with open(path, "rb") as file:
             what = str(info.st_size) + " " + hashlib.sha256(file.read()).hexdigest()
-    words = [path, oct(info.st_mode), str(info.st_uid), str(info.st_gid), what]
+    return [oct(info.st_mode), str(info.st_uid), str(info.st_gid), what]
+"""
+
+# Every path with kind, mode, owners, size, link target and contents, then what systemd knows of us. Left out is
+# only what lives by itself on any host: the kernel's trees, the engine's data, the journal, sockets of sessions.
+_SNAPSHOT = (
+    DESCRIBED
+    + """
+import subprocess, sys
+times = sys.argv[1] == "times"
+skip = {"/proc", "/sys", "/dev", "/var/log", "/var/lib/docker", "/var/lib/containerd", "/var/lib/hf-lab",
+        "/var/lib/systemd", "/run/docker", "/run/containerd", "/run/log", "/run/udev", "/run/user", "/run/lock",
+        "/run/systemd/journal", "/run/systemd/units", "/run/systemd/sessions", "/run/systemd/users",
+        "/run/systemd/io.systemd.Login"}
+def known(path):
+    words = [path, *described(path)]
     # The time of the last change cannot be set by anybody: equal means that not even a passing file was there.
-    words += [str(info.st_ctime_ns)] if times and not path.startswith(("/run", "/tmp")) else []
+    words += [str(os.lstat(path).st_ctime_ns)] if times and not path.startswith(("/run", "/tmp")) else []
     print(" ".join(words).encode(errors="surrogateescape").decode(errors="replace"))
 for folder, folders, files in os.walk("/"):
     folders[:] = sorted(f for f in folders if os.path.join(folder, f) not in skip)
@@ -48,6 +57,7 @@ for words in (["list-unit-files"], ["list-units", "--all"]):
         if not name.endswith((".mount", ".device", ".scope", ".slice")):
             print("systemd", *(words[:1] + line.split()[:2]))
 """
+)
 
 
 def snapshot(node: Node, *, times: bool = False) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from tests.integration.distribution.site import UNIT
+from tests.integration.distribution.site import DESCRIBED, UNIT
 from tests.lab import Node
 
 PLACES = (
@@ -18,23 +18,19 @@ PLACES = (
 )
 # Every path with kind, mode, owners, size, link and contents. Of the agent's state only the folder itself: what lies in
 # it is the agent's own work. The cache is what Python made of the build.
-_TREE = """
-import hashlib, os, stat, sys
+_TREE = (
+    DESCRIBED
+    + """
+import sys
 for place in sys.argv[1:]:
     for folder, folders, files in os.walk(place):
         if folder in ("/opt/heterofleet/cache", "/var/lib/heterofleet/agent"):
             folders[:], files = [], []
         for name in sorted([".", *folders, *files]):
             path = os.path.join(folder, name)
-            info = os.lstat(path)
-            what = ""
-            if stat.S_ISLNK(info.st_mode):
-                what = os.readlink(path)
-            elif stat.S_ISREG(info.st_mode):
-                with open(path, "rb") as file:
-                    what = str(info.st_size) + " " + hashlib.sha256(file.read()).hexdigest()
-            print(path, oct(info.st_mode), info.st_uid, info.st_gid, what)
+            print(path, *described(path))
 """
+)
 # What differs between two starts of one and the same service: times, numbers of processes and of control groups, what
 # it has used so far, and the times of its last start in the texts of ExecStart. All else must be equal.
 _PER_RUN = re.compile(

@@ -14,6 +14,7 @@ from runtime.protocol.manifest import ARCHITECTURES
 from tests.e2e.roles.ansible import PLAYBOOKS, Fleet, Played
 from tests.e2e.roles.bare import publish
 from tests.e2e.roles.builds import Builds
+from tests.integration.distribution.site import DESCRIBED
 from tests.lab import Lab, Node
 from tests.lab.control_plane import ControlPlane
 from tests.lab.process import wait_for
@@ -26,18 +27,13 @@ TOOL = "heterofleet-fleet "
 """With this begin the reasons of cordons that a roll-out made."""
 
 # Every path with its kind, mode, owners and contents; what comes of settings, builds and unit, and not of time.
-_STATE = """
-import hashlib, json, os, stat
+_STATE = (
+    DESCRIBED
+    + """
+import json
 found = {}
 def note(path):
-    info = os.lstat(path)
-    what = ""
-    if stat.S_ISLNK(info.st_mode):
-        what = os.readlink(path)
-    elif stat.S_ISREG(info.st_mode):
-        with open(path, "rb") as file:
-            what = hashlib.sha256(file.read()).hexdigest()
-    found[path] = [oct(info.st_mode), info.st_uid, info.st_gid, what]
+    found[path] = described(path)
 for top in ("/opt/heterofleet", "/etc/heterofleet"):
     for folder, folders, files in os.walk(top):
         folders[:] = [name for name in folders if os.path.join(folder, name) != "/opt/heterofleet/cache"]
@@ -46,6 +42,7 @@ for top in ("/opt/heterofleet", "/etc/heterofleet"):
 note("/etc/systemd/system/heterofleet-agent.service")
 print(json.dumps(found))
 """
+)
 _CONTAINERS = (
     "docker ps -aq --no-trunc --filter label=heterofleet.task | sort | xargs -r docker inspect "
     "-f '{{.Id}} {{.State.StartedAt}} {{.State.Pid}} {{.RestartCount}} {{.State.Status}}'"
