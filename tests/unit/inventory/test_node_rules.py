@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional
 
 import pytest
 
+from runtime.agent.link.identity import NO_MACHINE_ID, NO_PRODUCT_UUID
 from tests.unit.inventory.rules import FILES, MODULES
 
 RULES, Probe = MODULES["node_rules"], MODULES["probe"].Probe
@@ -295,4 +296,16 @@ def test_the_table() -> None:
 
 
 def test_the_look_is_python_of_the_oldest_node() -> None:
-    ast.parse((FILES / "look.py").read_text(), feature_version=(3, 9))
+    program = ast.parse((FILES / "look.py").read_text(), feature_version=(3, 9))
+    assert {"look", "identity", "engine"} <= {one.name for one in program.body if isinstance(one, ast.FunctionDef)}
+
+
+def test_the_look_knows_machines_as_the_agent_does() -> None:
+    """It runs where there is no agent yet, so it has the lists of its own; the empty text is none to both."""
+    program = ast.parse((FILES / "look.py").read_text())
+    lists = {
+        one.targets[0].id: set(ast.literal_eval(one.value)) - {""}
+        for one in program.body
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and one.targets[0].id.startswith("NO_")
+    }
+    assert lists == {"NO_MACHINE": set(NO_MACHINE_ID), "NO_PRODUCT": set(NO_PRODUCT_UUID)}
