@@ -257,9 +257,10 @@ def told(said: Mapping[str, Any]) -> str:
 def remaining_s(progress: Progress, at: float) -> float | None:
     """About how long the waves that are left take, judged by those that have ended; None: nobody can know, also not of
     a wave that takes longer than they did."""
-    total, ended = progress.waves_total, [wave for wave in progress.waves if wave.ended is not None]
-    if total is None or not ended or len(progress.waves) > total:
+    total = progress.waves_total
+    took = [wave.ended - wave.began for wave in progress.waves if wave.ended is not None]
+    if total is None or not took or len(progress.waves) > total:
         return None
-    mean = sum((wave.ended or 0) - wave.began for wave in ended) / len(ended)
+    mean = sum(took) / len(took)
     spent = at - progress.wave.began if progress.wave is not None else 0.0
-    return mean * (total - len(ended)) - spent if spent <= mean else None
+    return mean * (total - len(took)) - spent if spent <= mean else None
